@@ -35,8 +35,11 @@ fn reconstruct(c: &mut Criterion) {
         let codec = codec::new(2, 1, kernel).expect("a supported kernel");
         group.bench_function(BenchmarkId::from_parameter(kernel), |b| {
             b.iter(|| {
-                let have = [(ShardIndex::new(1), black_box(&kept[..])), (ShardIndex::new(2), &parity[..])];
-                codec.reconstruct(&have, &mut [(ShardIndex::new(0), &mut lost)]).expect("two of three shards");
+                let have =
+                    [(ShardIndex::new(1), black_box(&kept[..])), (ShardIndex::new(2), &parity[..])];
+                codec
+                    .reconstruct(&have, &mut [(ShardIndex::new(0), &mut lost)])
+                    .expect("two of three shards");
             });
         });
     }

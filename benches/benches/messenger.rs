@@ -1,12 +1,15 @@
-//! Calls over loopback: request and reply of several sizes, one at a time and 16 at once, in one run.
+//! Calls over loopback: request and reply of several sizes, one at a time and 16 at once, in one
+//! run.
 //!
-//! `cargo bench -p benches --bench messenger`. The bare blocking echo over the same loopback is the floor.
+//! `cargo bench -p benches --bench messenger`. The bare blocking echo over the same loopback is the
+//! floor.
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use messenger::sync::block_on;
 use messenger::{
-    ConnectConfig, Connection, ListenConfig, Message, NoService, Runtime, RuntimeConfig, Service, TrafficClass, Worker,
+    ConnectConfig, Connection, ListenConfig, Message, NoService, Runtime, RuntimeConfig, Service,
+    TrafficClass, Worker,
 };
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,13 +23,19 @@ struct Server(Bytes);
 
 impl Service for Server {
     fn on_message(&self, _: &Worker, connection: &Connection, message: Message) {
-        let wanted = u32::from_le_bytes(message.front[..4].try_into().expect("four bytes")) as usize;
+        let wanted =
+            u32::from_le_bytes(message.front[..4].try_into().expect("four bytes")) as usize;
         connection.reply(&message, 2, Bytes::new(), self.0.slice(..wanted));
     }
 }
 
 fn request(bytes: u32) -> Message {
-    Message::new(TrafficClass::Client, 1, Bytes::copy_from_slice(&bytes.to_le_bytes()), Bytes::new())
+    Message::new(
+        TrafficClass::Client,
+        1,
+        Bytes::copy_from_slice(&bytes.to_le_bytes()),
+        Bytes::new(),
+    )
 }
 
 fn calls(c: &mut Criterion) {
@@ -35,7 +44,8 @@ fn calls(c: &mut Criterion) {
     let cluster = protocol::ClusterId::new(1);
     let data = Bytes::from(vec![7; 1 << 20]);
     let listen = ListenConfig::new(([127, 0, 0, 1], 0).into(), cluster, "server");
-    let listener = server.handle().listen(listen, move |_| Rc::new(Server(data.clone()))).expect("a listener");
+    let listener =
+        server.handle().listen(listen, move |_| Rc::new(Server(data.clone()))).expect("a listener");
     let to = ConnectConfig::new(listener.local_addr(), cluster, "client");
     let connection = client.handle().connect(0, to, |_| Rc::new(NoService));
     for bytes in [0u32, 4 << 10, 64 << 10, 1 << 20] {
@@ -46,7 +56,9 @@ fn calls(c: &mut Criterion) {
                 b.iter(|| {
                     let connection = connection.clone();
                     let burst = client.handle().block_on_worker(0, move |_| async move {
-                        let calls: Vec<_> = (0..flight).map(|_| connection.call(request(bytes), DEADLINE)).collect();
+                        let calls: Vec<_> = (0..flight)
+                            .map(|_| connection.call(request(bytes), DEADLINE))
+                            .collect();
                         for call in calls {
                             call.await.expect("a reply");
                         }

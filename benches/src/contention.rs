@@ -1,4 +1,5 @@
-//! `cargo bench -p benches --bench contention`: every mapping over real sockets, in one run, with a report.
+//! `cargo bench -p benches --bench contention`: every mapping over real sockets, in one run, with a
+//! report.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -70,7 +71,9 @@ fn run(args: &Args, command: &str) -> Result<PathBuf, BenchError> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = match &args.scenario {
         Some(file) => file.clone(),
-        None => home.join("scenarios").join(if args.quick { "smoke.toml" } else { "lcam-paper.toml" }),
+        None => {
+            home.join("scenarios").join(if args.quick { "smoke.toml" } else { "lcam-paper.toml" })
+        }
     };
     let scenario = Scenario::load(&file)?;
     if let Some(dir) = &args.again {
@@ -94,13 +97,19 @@ fn run(args: &Args, command: &str) -> Result<PathBuf, BenchError> {
     Ok(dir)
 }
 
-fn write(dir: &Path, origin: &Origin, scenario: &Scenario, samples: &Samples) -> Result<(), BenchError> {
+fn write(
+    dir: &Path,
+    origin: &Origin,
+    scenario: &Scenario,
+    samples: &Samples,
+) -> Result<(), BenchError> {
     println!("model: computing");
     let model = Some(model::chapter(scenario, samples)?);
     report::write(dir, &Material { origin, scenario, samples, model })
 }
 
-/// All cells; within each run of a cell the mappings take turns, so that what else the machine does falls on all of them.
+/// All cells; within each run of a cell the mappings take turns, so that what else the machine does
+/// falls on all of them.
 fn measure(scenario: &Scenario) -> Result<Samples, BenchError> {
     let cells = scenario.cells()?;
     let data = runner::data();
@@ -137,7 +146,8 @@ mod tests {
 
     #[test]
     fn a_report_does_not_say_where_it_lies() {
-        let args = ["--quick", "--out", "/somewhere/run", "--bench", "--name", "a"].map(String::from);
+        let args =
+            ["--quick", "--out", "/somewhere/run", "--bench", "--name", "a"].map(String::from);
         assert_eq!(command(args.into_iter()), "cargo xtask bench contention --quick --name a");
     }
 }

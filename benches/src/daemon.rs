@@ -1,7 +1,7 @@
 //! A daemon in a process of its own, and clients in this one that read from it or write to it.
 //!
-//! Contract: real CPU. All roles and one OSD in one process (k = 1, m = 0), on a fresh directory, killed at the end. Each
-//! client has a worker and a session of its own.
+//! Contract: real CPU. All roles and one OSD in one process (k = 1, m = 0), on a fresh directory,
+//! killed at the end. Each client has a worker and a session of its own.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -20,7 +20,8 @@ use crate::machine;
 
 /// Bytes of each read and write.
 pub(crate) const BLOCK_BYTES: usize = 4096;
-/// Every client works within a file of this size: small enough for a memstore, large enough for random places.
+/// Every client works within a file of this size: small enough for a memstore, large enough for
+/// random places.
 const FILE_BYTES: u64 = 16 << 20;
 /// Bytes of each write that fills a file before it is read.
 const FILL_BYTES: usize = 1 << 20;
@@ -29,7 +30,8 @@ const FILL_BYTES: usize = 1 << 20;
 const START_MAX: Duration = Duration::from_secs(60);
 const START_LOOK: Duration = Duration::from_millis(10);
 
-/// Time without any answer after which a run is given up; a disk may stand still for longer than a short run measures.
+/// Time without any answer after which a run is given up; a disk may stand still for longer than a
+/// short run measures.
 const STALL_MAX: Duration = Duration::from_secs(20);
 
 /// What clients do at random places of a file each.
@@ -78,8 +80,13 @@ impl Program {
 }
 
 impl Daemon {
-    /// Starts `program` with data and log in `dir`, and waits until it listens; `settings` are keys of its configuration, in capitals.
-    pub(crate) fn start(program: &Path, dir: &Path, settings: &[(&str, String)]) -> Result<Daemon, BenchError> {
+    /// Starts `program` with data and log in `dir`, and waits until it listens; `settings` are keys
+    /// of its configuration, in capitals.
+    pub(crate) fn start(
+        program: &Path,
+        dir: &Path,
+        settings: &[(&str, String)],
+    ) -> Result<Daemon, BenchError> {
         let [monitor, mds, osd, metrics] = free_ports().map_err(BenchError::file(dir))?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let log_path = dir.join("log");
@@ -101,7 +108,12 @@ impl Daemon {
             ("MEMSTORE_BYTES_MAX", (4u64 << 30).to_string()),
         ];
         let child = Command::new(program)
-            .envs(common.iter().chain(settings).map(|(name, value)| (format!("TREFOIL_{name}"), value)))
+            .envs(
+                common
+                    .iter()
+                    .chain(settings)
+                    .map(|(name, value)| (format!("TREFOIL_{name}"), value)),
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -118,14 +130,17 @@ impl Daemon {
         while TcpStream::connect(self.metrics).is_err() {
             let has_ended = self.child.try_wait().map_err(BenchError::file(log))?.is_some();
             if has_ended || begin.elapsed() >= START_MAX {
-                return Err(BenchError::NotUp(std::fs::read_to_string(log).map_err(BenchError::file(log))?));
+                return Err(BenchError::NotUp(
+                    std::fs::read_to_string(log).map_err(BenchError::file(log))?,
+                ));
             }
             std::thread::sleep(START_LOOK);
         }
         Ok(())
     }
 
-    /// Lets clients work for so long, or until something is answered; what they did while it was measured.
+    /// Lets clients work for so long, or until something is answered; what they did while it was
+    /// measured.
     ///
     /// `telemetry`: do the clients count and time?
     pub(crate) fn run(
@@ -135,8 +150,10 @@ impl Daemon {
         warm_up: Duration,
         measure: Duration,
     ) -> Result<Done, BenchError> {
-        let clients = (0..load.clients).map(|_| self.connect(telemetry)).collect::<Result<Vec<_>, _>>()?;
-        let files: Vec<FileRef> = clients.iter().enumerate().map(|(index, (_, pool))| file(index, *pool)).collect();
+        let clients =
+            (0..load.clients).map(|_| self.connect(telemetry)).collect::<Result<Vec<_>, _>>()?;
+        let files: Vec<FileRef> =
+            clients.iter().enumerate().map(|(index, (_, pool))| file(index, *pool)).collect();
         if load.reads {
             for ((client, _), file) in clients.iter().zip(&files) {
                 let file = *file;
@@ -147,8 +164,12 @@ impl Daemon {
         let mut tasks = Vec::new();
         for (index, ((client, _), file)) in clients.iter().zip(&files).enumerate() {
             for task in 0..load.in_flight {
-                let (file, meter, seed) = (*file, Arc::clone(&meter), (index * load.in_flight + task) as u64);
-                tasks.push((client, client.run_on(0, move |io| work(io, load.reads, file, meter, seed))));
+                let (file, meter, seed) =
+                    (*file, Arc::clone(&meter), (index * load.in_flight + task) as u64);
+                tasks.push((
+                    client,
+                    client.run_on(0, move |io| work(io, load.reads, file, meter, seed)),
+                ));
             }
         }
         std::thread::sleep(warm_up);
@@ -180,7 +201,8 @@ impl Daemon {
         })
     }
 
-    /// Operations that the daemon has timed, and locks that it has counted as taken, by its metrics.
+    /// Operations that the daemon has timed, and locks that it has counted as taken, by its
+    /// metrics.
     fn counted(&self) -> Result<[f64; 2], BenchError> {
         let mut text = String::new();
         let answered = TcpStream::connect(self.metrics).and_then(|mut stream| {
@@ -188,7 +210,8 @@ impl Daemon {
             stream.read_to_string(&mut text)
         });
         answered.map_err(BenchError::Metrics)?;
-        Ok(["trefoil_operation_seconds_count{", "trefoil_lock_acquisitions_total{"].map(|name| sum_of(&text, name)))
+        Ok(["trefoil_operation_seconds_count{", "trefoil_lock_acquisitions_total{"]
+            .map(|name| sum_of(&text, name)))
     }
 
     /// CPU time of the daemon, and of this process, which the clients live in.
@@ -215,7 +238,10 @@ impl Drop for Daemon {
 
 /// The sum of all values of a metric; 0 if there is none.
 fn sum_of(text: &str, name: &str) -> f64 {
-    let values = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
+    let values = text
+        .lines()
+        .filter(|line| line.starts_with(name))
+        .filter_map(|line| line.rsplit(' ').next());
     values.filter_map(|value| value.parse::<f64>().ok()).sum()
 }
 
@@ -284,14 +310,21 @@ struct Meter {
 /// Writes the whole file once.
 async fn fill(io: LocalIo, file: FileRef) -> Result<(), ClientError> {
     for offset in (0..FILE_BYTES).step_by(FILL_BYTES) {
-        let hint = WriterHint { zero_from: u64::MAX, size_after: offset + FILL_BYTES as u64, grant: None };
+        let hint =
+            WriterHint { zero_from: u64::MAX, size_after: offset + FILL_BYTES as u64, grant: None };
         io.write(file, offset, Bytes::from(vec![7; FILL_BYTES]), hint).await?;
     }
     Ok(())
 }
 
 /// Reads or writes one random block after the other until it is told to stop.
-async fn work(io: LocalIo, reads: bool, file: FileRef, meter: Arc<Meter>, seed: u64) -> Result<(), ClientError> {
+async fn work(
+    io: LocalIo,
+    reads: bool,
+    file: FileRef,
+    meter: Arc<Meter>,
+    seed: u64,
+) -> Result<(), ClientError> {
     let mut random = fastrand::Rng::with_seed(seed);
     let data = Bytes::from(vec![seed as u8; BLOCK_BYTES]);
     let blocks = FILE_BYTES / BLOCK_BYTES as u64;
@@ -307,7 +340,9 @@ async fn work(io: LocalIo, reads: bool, file: FileRef, meter: Arc<Meter>, seed: 
         }
         if meter.measuring.load(Relaxed) {
             meter.ops.fetch_add(1, Relaxed);
-            meter.latency_ns.fetch_add(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(0), Relaxed);
+            meter
+                .latency_ns
+                .fetch_add(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(0), Relaxed);
         }
     }
     Ok(())

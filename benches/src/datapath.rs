@@ -1,9 +1,11 @@
-//! Figure 15: 4 KiB random writes through the client, with the daemon's path cut after dispatch, after PG processing,
-//! and whole; and 4 KiB random reads over the whole path, to hold against Ceph's.
+//! Figure 15: 4 KiB random writes through the client, with the daemon's path cut after dispatch,
+//! after PG processing, and whole; and 4 KiB random reads over the whole path, to hold against
+//! Ceph's.
 //!
-//! Contract: as [`crate::daemon`]: the path is that of the paper's figure without its replication; the daemon is started
-//! anew for each cell. A run in which operations were answered although the daemon used next to no CPU shows a fault of
-//! the system: it is named in the report, left out of medians, and the bench ends with an error.
+//! Contract: as [`crate::daemon`]: the path is that of the paper's figure without its replication;
+//! the daemon is started anew for each cell. A run in which operations were answered although the
+//! daemon used next to no CPU shows a fault of the system: it is named in the report, left out of
+//! medians, and the bench ends with an error.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -24,7 +26,8 @@ use crate::targets::Verdict;
 use placement::threads::{LcamRule, Mapping};
 use plot::{Figure, Panel, Plot};
 
-/// Every mapping, the one that the others are compared with first; the OSD has as many workers as there are cores.
+/// Every mapping, the one that the others are compared with first; the OSD has as many workers as
+/// there are cores.
 const VARIANTS: [Variant; 7] = [
     Variant { mapping: Mapping::RoundRobin, damped: false },
     Variant { mapping: Mapping::TrafficAware, damped: false },
@@ -54,12 +57,15 @@ const WAYS: [Way; 5] = [
 ];
 /// Name of the way that is held against Ceph's.
 const READS: &str = "reads, memstore";
-/// CPU of client and OSD that a 4 KiB read took Ceph 16.2 over a memstore pool of size 1, measured earlier on this kind of
-/// machine: 42 and 19 us.
+/// CPU of client and OSD that a 4 KiB read took Ceph 16.2 over a memstore pool of size 1, measured
+/// earlier on this kind of machine: 42 and 19 us.
 const CEPH_READ_CPU_US: f64 = 61.0;
 
 #[derive(Parser)]
-#[command(name = "datapath", about = "4 KiB random writes with the daemon's path cut, for each mapping (Figure 15)")]
+#[command(
+    name = "datapath",
+    about = "4 KiB random writes with the daemon's path cut, for each mapping (Figure 15)"
+)]
 struct Args {
     #[command(flatten)]
     program: Program,
@@ -92,7 +98,8 @@ struct Measured {
     client_cpu_us: f64,
 }
 
-/// CPU time of the daemon for an operation, in microseconds, below which it cannot have read it from its socket.
+/// CPU time of the daemon for an operation, in microseconds, below which it cannot have read it
+/// from its socket.
 const DAEMON_CPU_US_MIN: f64 = 0.5;
 
 impl Measured {
@@ -150,9 +157,18 @@ fn run(args: &Args) -> Result<PathBuf, BenchError> {
     for way in &WAYS {
         for run in 0..runs {
             for variant in VARIANTS {
-                let done = cell(args, way, variant, Duration::from_millis(warm_up), Duration::from_millis(measure))?;
+                let done = cell(
+                    args,
+                    way,
+                    variant,
+                    Duration::from_millis(warm_up),
+                    Duration::from_millis(measure),
+                )?;
                 let one = Measured::new(way.name, variant.name(), run, &done);
-                println!("{:18} {:13} {:8.0} ops/s, {:.0} us", one.path, one.mapping, one.ops_per_s, one.mean_us);
+                println!(
+                    "{:18} {:13} {:8.0} ops/s, {:.0} us",
+                    one.path, one.mapping, one.ops_per_s, one.mean_us
+                );
                 measured.push(one);
             }
         }
@@ -166,7 +182,13 @@ fn run(args: &Args) -> Result<PathBuf, BenchError> {
     }
 }
 
-fn cell(args: &Args, way: &Way, variant: Variant, warm_up: Duration, measure: Duration) -> Result<Done, BenchError> {
+fn cell(
+    args: &Args,
+    way: &Way,
+    variant: Variant,
+    warm_up: Duration,
+    measure: Duration,
+) -> Result<Done, BenchError> {
     let dir = tempfile::tempdir().map_err(BenchError::file(&std::env::temp_dir()))?;
     let rule = if variant.damped { LcamRule::Damped } else { LcamRule::AsPrinted };
     let settings = [
@@ -176,11 +198,13 @@ fn cell(args: &Args, way: &Way, variant: Variant, warm_up: Duration, measure: Du
         ("OSD_OBJECTSTORE", way.store.into()),
         ("OSD_PATH_CUT", way.cut.into()),
     ];
-    Daemon::start(&args.program.path()?, dir.path(), &settings)?.run(way.load, true, warm_up, measure)
+    Daemon::start(&args.program.path()?, dir.path(), &settings)?
+        .run(way.load, true, warm_up, measure)
 }
 
 fn value(measured: &[Measured], path: &str, mapping: &str, of: Of) -> f64 {
-    let runs = measured.iter().filter(|m| m.path == path && m.mapping == mapping && m.is_credible());
+    let runs =
+        measured.iter().filter(|m| m.path == path && m.mapping == mapping && m.is_credible());
     median(runs.map(of))
 }
 
@@ -195,10 +219,23 @@ fn write_report(
     for Way { name: path, load, .. } in WAYS {
         for mapping in VARIANTS.map(Variant::name) {
             for (metric, of) in METRICS {
-                let (value, base) = (value(measured, path, mapping, of), value(measured, path, BASE, of));
-                let scenario = format!("datapath/{path}/{}", if load.reads { "randread" } else { "randwrite" });
+                let (value, base) =
+                    (value(measured, path, mapping, of), value(measured, path, BASE, of));
+                let scenario = format!(
+                    "datapath/{path}/{}",
+                    if load.reads { "randread" } else { "randwrite" }
+                );
                 rows.push(
-                    RowOf { scenario, mapping, block_bytes: BLOCK_BYTES as u64, metric, value, base, runs }.row(),
+                    RowOf {
+                        scenario,
+                        mapping,
+                        block_bytes: BLOCK_BYTES as u64,
+                        metric,
+                        value,
+                        base,
+                        runs,
+                    }
+                    .row(),
                 );
             }
         }
@@ -213,7 +250,9 @@ fn write_report(
 /// The writes of the paper's figure.
 fn figure(measured: &[Measured]) -> String {
     let paths: Vec<&str> = WAYS.iter().filter(|way| !way.load.reads).map(|way| way.name).collect();
-    let bars = |mapping: &str| paths.iter().map(|path| value(measured, path, mapping, |m| m.ops_per_s)).collect();
+    let bars = |mapping: &str| {
+        paths.iter().map(|path| value(measured, path, mapping, |m| m.ops_per_s)).collect()
+    };
     let mappings = VARIANTS.map(Variant::name);
     let panel = Panel {
         title: "4 KiB random writes".into(),

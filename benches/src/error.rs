@@ -68,7 +68,8 @@ pub(crate) enum BenchError {
     /// The daemon answered nothing.
     #[error("the daemon answered nothing for {0:?}")]
     Stalled(std::time::Duration),
-    /// Operations were answered that the daemon cannot have seen, by its CPU time: a fault of the system.
+    /// Operations were answered that the daemon cannot have seen, by its CPU time: a fault of the
+    /// system.
     #[error("in {runs} runs operations were answered that the daemon cannot have seen; see {}", report.display())]
     Unseen {
         /// How many.

@@ -8,10 +8,16 @@ use crate::targets::{HEADLINE, LOCKS};
 use plot::{Figure, Panel, Plot, Style, style};
 
 /// Order of the legend in every figure, so that a mapping has one colour.
-const ORDER: [&str; 7] =
-    ["round-robin", "traffic-aware", "shared", "lcam", "handoff", "core-affine", crate::scenario::Variant::DAMPED];
-const NOTE: &str =
-    "Blocking service time: handlers sleep, 8 workers act as 8 cores; real sockets, epoll, locks and placement.";
+const ORDER: [&str; 7] = [
+    "round-robin",
+    "traffic-aware",
+    "shared",
+    "lcam",
+    "handoff",
+    "core-affine",
+    crate::scenario::Variant::DAMPED,
+];
+const NOTE: &str = "Blocking service time: handlers sleep, 8 workers act as 8 cores; real sockets, epoll, locks and placement.";
 
 /// A figure with its file name and a caption for the report.
 pub(crate) struct Drawn {
@@ -24,12 +30,24 @@ pub(crate) struct Drawn {
 pub(crate) fn draw(samples: &Samples) -> Vec<Drawn> {
     let mut drawn = Vec::new();
     drawn.extend(per_worker(samples, LOCKS, "fig-02-12-bytes.svg", "MB handled", |w| w.mb));
-    drawn.extend(per_worker(samples, LOCKS, "fig-02-12-busy.svg", "busy share (%)", |w| w.busy * 100.0));
-    drawn.extend(per_worker(samples, HEADLINE, "fig-02-12-bytes-headline.svg", "MB handled", |w| w.mb));
+    drawn.extend(per_worker(samples, LOCKS, "fig-02-12-busy.svg", "busy share (%)", |w| {
+        w.busy * 100.0
+    }));
+    drawn.extend(per_worker(
+        samples,
+        HEADLINE,
+        "fig-02-12-bytes-headline.svg",
+        "MB handled",
+        |w| w.mb,
+    ));
     drawn.extend(lock_times(samples));
     drawn.extend(batches(samples));
-    drawn.extend(by_block_size(samples, "fig-10-throughput.svg", "Figure 10: throughput", |s| s.ops_per_s));
-    drawn.extend(by_block_size(samples, "fig-11-latency.svg", "Figure 11: mean latency", |s| s.mean_us));
+    drawn.extend(by_block_size(samples, "fig-10-throughput.svg", "Figure 10: throughput", |s| {
+        s.ops_per_s
+    }));
+    drawn.extend(by_block_size(samples, "fig-11-latency.svg", "Figure 11: mean latency", |s| {
+        s.mean_us
+    }));
     drawn.extend(lock_share(samples));
     drawn
 }
@@ -44,7 +62,8 @@ fn ordered(mut mappings: Vec<String>) -> Vec<String> {
     mappings
 }
 
-/// Figures 2 and 12: what each worker did in a cell, one panel for each mapping. The paper's are of 4K random writes.
+/// Figures 2 and 12: what each worker did in a cell, one panel for each mapping. The paper's are of
+/// 4K random writes.
 fn per_worker(
     samples: &Samples,
     (scenario, block): (&str, u64),
@@ -53,7 +72,8 @@ fn per_worker(
     of: fn(&crate::runner::WorkerSample) -> f64,
 ) -> Option<Drawn> {
     let mappings = ordered(samples.mappings(Some(scenario)));
-    let typical: Vec<&Sample> = mappings.iter().filter_map(|name| samples.typical(scenario, block, name)).collect();
+    let typical: Vec<&Sample> =
+        mappings.iter().filter_map(|name| samples.typical(scenario, block, name)).collect();
     let top = typical.iter().flat_map(|s| s.workers.iter().map(of)).fold(0.0, f64::max);
     let panels: Vec<Panel> = typical
         .iter()
@@ -77,13 +97,20 @@ fn per_worker(
 fn lock_times(samples: &Samples) -> Option<Drawn> {
     let (scenario, block) = LOCKS;
     let mappings = ordered(samples.mappings(Some(scenario)));
-    let typical: Vec<&Sample> = mappings.iter().filter_map(|name| samples.typical(scenario, block, name)).collect();
-    let of = |sample: &Sample| sample.connections.iter().map(|c| c.lock_ms / sample.seconds).collect::<Vec<f64>>();
+    let typical: Vec<&Sample> =
+        mappings.iter().filter_map(|name| samples.typical(scenario, block, name)).collect();
+    let of = |sample: &Sample| {
+        sample.connections.iter().map(|c| c.lock_ms / sample.seconds).collect::<Vec<f64>>()
+    };
     let top = typical.iter().flat_map(|sample| of(sample)).fold(0.0, f64::max);
     let panels: Vec<Panel> = typical
         .iter()
         .map(|sample| Panel {
-            title: format!("{} (largest: {:.0} ms/s)", sample.mapping, sample.lock_ms_max() / sample.seconds),
+            title: format!(
+                "{} (largest: {:.0} ms/s)",
+                sample.mapping,
+                sample.lock_ms_max() / sample.seconds
+            ),
             x_label: "connection".into(),
             y_label: "lock time (ms each second)".into(),
             reference: None,
@@ -94,11 +121,13 @@ fn lock_times(samples: &Samples) -> Option<Drawn> {
             },
         })
         .collect();
-    let caption = format!("Figures 4 and 13: lock time by connection, {scenario}, {}", size_name(block));
+    let caption =
+        format!("Figures 4 and 13: lock time by connection, {scenario}, {}", size_name(block));
     figure("fig-04-13-lock-time.svg", caption, vec![style(3, "")], 3, (330.0, 220.0), panels)
 }
 
-/// Figure 5: how many events a worker takes at once, with `maxevents` at 5000 and at connections / workers.
+/// Figure 5: how many events a worker takes at once, with `maxevents` at 5000 and at connections /
+/// workers.
 fn batches(samples: &Samples) -> Option<Drawn> {
     let (scenario, block) = LOCKS;
     let wide = format!("{scenario}/max-events-5000");
@@ -116,9 +145,13 @@ fn batches(samples: &Samples) -> Option<Drawn> {
             });
         }
     }
-    let caption = format!("Figure 5: events that workers fetch at once, {scenario}, {}", size_name(block));
-    let styles =
-        vec![style(2, "worker with the most"), style(3, "mean of workers"), style(0, "worker with the fewest")];
+    let caption =
+        format!("Figure 5: events that workers fetch at once, {scenario}, {}", size_name(block));
+    let styles = vec![
+        style(2, "worker with the most"),
+        style(3, "mean of workers"),
+        style(0, "worker with the fewest"),
+    ];
     figure("fig-05-events.svg", caption, styles, 2, (420.0, 200.0), panels)
 }
 
@@ -139,13 +172,22 @@ fn extremes(batches: &[Vec<f64>]) -> Vec<Vec<(f64, f64)>> {
 }
 
 /// Figures 10 and 11: a metric by block size and pattern, normalised to round-robin.
-fn by_block_size(samples: &Samples, file: &'static str, title: &str, of: fn(&Sample) -> f64) -> Option<Drawn> {
+fn by_block_size(
+    samples: &Samples,
+    file: &'static str,
+    title: &str,
+    of: fn(&Sample) -> f64,
+) -> Option<Drawn> {
     let mut panels = Vec::new();
     let mut names = Vec::new();
     for pattern in ["randwrite", "randread", "mix"] {
         let scenario = format!("blocking/paper/skewed/{pattern}");
-        let mut blocks: Vec<u64> =
-            samples.cells().iter().filter(|cell| cell.scenario == scenario).map(|cell| cell.block_bytes).collect();
+        let mut blocks: Vec<u64> = samples
+            .cells()
+            .iter()
+            .filter(|cell| cell.scenario == scenario)
+            .map(|cell| cell.block_bytes)
+            .collect();
         blocks.sort_unstable();
         if blocks.is_empty() {
             continue;
@@ -163,12 +205,16 @@ fn by_block_size(samples: &Samples, file: &'static str, title: &str, of: fn(&Sam
             y_max: None,
             plot: Plot::Bars {
                 categories: blocks.iter().map(|block| size_name(*block)).collect(),
-                values: names.iter().map(|name| blocks.iter().map(|block| value(name, *block)).collect()).collect(),
+                values: names
+                    .iter()
+                    .map(|name| blocks.iter().map(|block| value(name, *block)).collect())
+                    .collect(),
             },
         });
     }
     let styles = names.iter().map(|name| look(name)).collect();
-    let caption = format!("{title} by block size, skewed traffic, closed loop; medians, round-robin is 1");
+    let caption =
+        format!("{title} by block size, skewed traffic, closed loop; medians, round-robin is 1");
     figure(file, caption, styles, 1, (760.0, 230.0), panels)
 }
 
@@ -182,7 +228,9 @@ fn lock_share(samples: &Samples) -> Option<Drawn> {
     }
     let names = ordered(samples.mappings(Some(&name("locked-all"))));
     let value = |mapping: &str, service: &str| {
-        let of = |mapping: &str| samples.median(&name(service), block, mapping, |s| s.ops_per_s).unwrap_or(0.0);
+        let of = |mapping: &str| {
+            samples.median(&name(service), block, mapping, |s| s.ops_per_s).unwrap_or(0.0)
+        };
         ratio(of(mapping), of("round-robin"))
     };
     let panel = Panel {
@@ -193,11 +241,22 @@ fn lock_share(samples: &Samples) -> Option<Drawn> {
         y_max: None,
         plot: Plot::Bars {
             categories: services.map(String::from).to_vec(),
-            values: names.iter().map(|name| services.map(|service| value(name, service)).to_vec()).collect(),
+            values: names
+                .iter()
+                .map(|name| services.map(|service| value(name, service)).to_vec())
+                .collect(),
         },
     };
-    let caption = format!("What the lock's share of the work changes, randread {}, skewed", size_name(block));
-    figure("fig-lock-share.svg", caption, names.iter().map(|name| look(name)).collect(), 1, (760.0, 250.0), vec![panel])
+    let caption =
+        format!("What the lock's share of the work changes, randread {}, skewed", size_name(block));
+    figure(
+        "fig-lock-share.svg",
+        caption,
+        names.iter().map(|name| look(name)).collect(),
+        1,
+        (760.0, 250.0),
+        vec![panel],
+    )
 }
 
 fn figure(
@@ -211,7 +270,8 @@ fn figure(
     if panels.is_empty() {
         return None;
     }
-    let figure = Figure { title: caption.clone(), note: NOTE.into(), styles, columns, panel, panels };
+    let figure =
+        Figure { title: caption.clone(), note: NOTE.into(), styles, columns, panel, panels };
     Some(Drawn { file, caption, svg: figure.draw() })
 }
 
@@ -227,10 +287,22 @@ mod tests {
         for mapping in ["round-robin", "lcam"] {
             for pattern in ["randread", "randwrite"] {
                 for block in [4096, 65536] {
-                    all.push(made_up(&format!("blocking/paper/skewed/{pattern}"), mapping, block, 0, 100.0));
+                    all.push(made_up(
+                        &format!("blocking/paper/skewed/{pattern}"),
+                        mapping,
+                        block,
+                        0,
+                        100.0,
+                    ));
                 }
             }
-            all.push(made_up("blocking/paper/skewed/randwrite/max-events-5000", mapping, 4096, 0, 100.0));
+            all.push(made_up(
+                "blocking/paper/skewed/randwrite/max-events-5000",
+                mapping,
+                4096,
+                0,
+                100.0,
+            ));
             all.push(made_up("blocking/locked-all/skewed/randread", mapping, 65536, 0, 100.0));
         }
         let drawn = draw(&Samples { all });

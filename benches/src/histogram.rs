@@ -1,5 +1,5 @@
-//! Latencies in buckets of at most 1.6% width, so that a run of any length takes the same memory. Finer than the daemons'
-//! own ([`messenger::histogram`]), whose buckets these are otherwise.
+//! Latencies in buckets of at most 1.6% width, so that a run of any length takes the same memory.
+//! Finer than the daemons' own ([`messenger::histogram`]), whose buckets these are otherwise.
 
 use messenger::histogram::{bucket_end, bucket_of};
 
@@ -46,7 +46,8 @@ impl Histogram {
         if self.total == 0 { 0.0 } else { self.sum_ns as f64 / self.total as f64 / 1e3 }
     }
 
-    /// The value in microseconds that `share` of all values do not exceed, to the width of its bucket; 0 if there are none.
+    /// The value in microseconds that `share` of all values do not exceed, to the width of its
+    /// bucket; 0 if there are none.
     pub fn quantile_us(&self, share: f64) -> f64 {
         let wanted = ((self.total as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -66,10 +67,15 @@ mod tests {
 
     #[test]
     fn every_value_lies_in_its_bucket() {
-        for ns in (0..2000).chain((11..40).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + (1 << (bit - 3))])) {
+        for ns in (0..2000).chain(
+            (11..40).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + (1 << (bit - 3))]),
+        ) {
             let index = bucket_of::<SUB_BITS>(ns);
             assert!(bucket_end::<SUB_BITS>(index) >= ns, "{ns} is above bucket {index}");
-            assert!(index == 0 || bucket_end::<SUB_BITS>(index - 1) < ns, "{ns} is below bucket {index}");
+            assert!(
+                index == 0 || bucket_end::<SUB_BITS>(index - 1) < ns,
+                "{ns} is below bucket {index}"
+            );
             assert!(bucket_end::<SUB_BITS>(index) as f64 <= ns as f64 * 1.016 + 1.0);
         }
     }

@@ -1,7 +1,7 @@
 //! The clients of a run: requests on many connections, and how long each took.
 //!
-//! Contract: all connections live on one worker of the client's runtime, so that nothing here is locked. Only requests
-//! answered in the measured phase are counted. Choices are drawn from seeds.
+//! Contract: all connections live on one worker of the client's runtime, so that nothing here is
+//! locked. Only requests answered in the measured phase are counted. Choices are drawn from seeds.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -111,7 +111,9 @@ impl Generator {
         let heavy = (0..self.connections.len()).filter(|index| traffic.is_heavy(*index)).count();
         for index in 0..self.connections.len() {
             match *traffic {
-                Traffic::Even { in_flight, .. } => (0..in_flight).for_each(|_| self.spawn_closed(Target::One(index))),
+                Traffic::Even { in_flight, .. } => {
+                    (0..in_flight).for_each(|_| self.spawn_closed(Target::One(index)))
+                }
                 Traffic::Roles { in_flight, .. } if traffic.is_heavy(index) => {
                     (0..in_flight).for_each(|_| self.spawn_closed(Target::One(index)));
                 }
@@ -180,7 +182,10 @@ impl Generator {
     }
 
     /// Starts a task that [`generate`] waits for.
-    fn spawn<Fut: Future<Output = ()> + 'static>(self: &Rc<Self>, task: impl FnOnce(Rc<Generator>) -> Fut) {
+    fn spawn<Fut: Future<Output = ()> + 'static>(
+        self: &Rc<Self>,
+        task: impl FnOnce(Rc<Generator>) -> Fut,
+    ) {
         self.running.set(self.running.get() + 1);
         let (future, this) = (task(Rc::clone(self)), Rc::clone(self));
         self.worker.spawn(async move {
@@ -268,7 +273,8 @@ mod tests {
     #[test]
     fn picks_follow_the_shares() {
         let sums = running_sums(&[0.5, 0.25, 0.25]);
-        let picked: Vec<usize> = [0.0, 0.49, 0.5, 0.74, 0.75, 0.999, 1.0].map(|at| pick(&sums, at)).to_vec();
+        let picked: Vec<usize> =
+            [0.0, 0.49, 0.5, 0.74, 0.75, 0.999, 1.0].map(|at| pick(&sums, at)).to_vec();
         assert_eq!(picked, [0, 0, 1, 1, 2, 2, 2]);
     }
 }

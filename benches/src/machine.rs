@@ -30,12 +30,16 @@ impl Machine {
     /// Asks the system; what it does not say is "unknown" or 0.
     pub fn look() -> Machine {
         let cpuinfo = read("/proc/cpuinfo");
-        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let model =
+            cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let memory = read("/proc/meminfo");
-        let kib = memory.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
+        let kib = memory
+            .lines()
+            .find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
         Machine {
             commit: git(&["rev-parse", "--short=10", "HEAD"]).unwrap_or_else(|| "unknown".into()),
-            modified: git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|text| !text.is_empty()),
+            modified: git(&["status", "--porcelain", "--untracked-files=no"])
+                .is_some_and(|text| !text.is_empty()),
             cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
             cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
@@ -46,7 +50,10 @@ impl Machine {
 
     /// In one line.
     pub fn words(&self) -> String {
-        format!("{} cores ({}), {} GiB, kernel {}", self.cores, self.cpu, self.memory_gib, self.kernel)
+        format!(
+            "{} cores ({}), {} GiB, kernel {}",
+            self.cores, self.cpu, self.memory_gib, self.kernel
+        )
     }
 }
 
@@ -62,13 +69,17 @@ pub fn today() -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// CPU time in nanoseconds that each worker of a runtime has used, by the names of its threads; 0 where it is not known.
+/// CPU time in nanoseconds that each worker of a runtime has used, by the names of its threads; 0
+/// where it is not known.
 pub fn thread_cpu_ns(runtime: &str, workers: usize) -> Vec<u64> {
     let mut used = vec![0; workers];
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return used };
     for thread in threads.flatten() {
         let name = fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
-        let index = name.trim().strip_prefix(runtime).and_then(|rest| rest.strip_prefix('-')?.parse::<usize>().ok());
+        let index = name
+            .trim()
+            .strip_prefix(runtime)
+            .and_then(|rest| rest.strip_prefix('-')?.parse::<usize>().ok());
         let Some(slot) = index.and_then(|index| used.get_mut(index)) else { continue };
         *slot = used_ns(&thread.path()).unwrap_or(0);
     }
@@ -89,7 +100,10 @@ fn used_ns(thread: &Path) -> Option<u64> {
 pub fn free_dir(base: &Path, name: &str) -> PathBuf {
     let stem = format!("{}-{name}", today());
     let numbered = (2..).map(|n| base.join(format!("{stem}-{n}")));
-    std::iter::once(base.join(&stem)).chain(numbered).find(|dir| !dir.exists()).unwrap_or_else(|| base.join(&stem))
+    std::iter::once(base.join(&stem))
+        .chain(numbered)
+        .find(|dir| !dir.exists())
+        .unwrap_or_else(|| base.join(&stem))
 }
 
 /// 4096 as "4K".
@@ -107,12 +121,13 @@ fn read(path: &str) -> String {
 }
 
 fn git(args: &[&str]) -> Option<String> {
-    let out = Command::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(args).output().ok()?;
+    let out =
+        Command::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(args).output().ok()?;
     out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// Year, month and day of a number of days since 1970-01-01 (Gregorian calendar, years counted from March so that the
-/// leap day comes last).
+/// Year, month and day of a number of days since 1970-01-01 (Gregorian calendar, years counted from
+/// March so that the leap day comes last).
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
@@ -153,7 +168,8 @@ mod tests {
             wait.recv().expect("the test says when");
         });
         started.recv().expect("the thread runs");
-        // The kernel adds up a thread's time when it stops running, which may be a moment after it has sent.
+        // The kernel adds up a thread's time when it stops running, which may be a moment after it
+        // has sent.
         let mut used = thread_cpu_ns("look", 2);
         for _ in 0..1000 {
             if used[1] > 0 {

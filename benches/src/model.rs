@@ -1,4 +1,5 @@
-//! The model's part of a run: checked against what was measured, then asked for what two cores cannot show.
+//! The model's part of a run: checked against what was measured, then asked for what two cores
+//! cannot show.
 //!
 //! Contract: everything here is computed from the scenario and its seeds; nothing is measured.
 
@@ -19,10 +20,11 @@ use crate::targets::HEADLINE;
 use plot::{Figure, Panel, Plot};
 use sim::{Outcome, Plan, simulate};
 
-/// Interval of placement in the curves: still many service times, and short enough for a curve to be computed in seconds.
+/// Interval of placement in the curves: still many service times, and short enough for a curve to
+/// be computed in seconds.
 const CURVE_INTERVAL: Duration = Duration::from_millis(50);
-/// Intervals before the measured time in which queues fill; adjusted mappings get one more for each worker, since they
-/// add workers one by one.
+/// Intervals before the measured time in which queues fill; adjusted mappings get one more for each
+/// worker, since they add workers one by one.
 const WARM_UP_INTERVALS: usize = 6;
 /// Intervals measured.
 const MEASURED_INTERVALS: u32 = 8;
@@ -94,9 +96,12 @@ pub(crate) fn chapter(scenario: &Scenario, samples: &Samples) -> Result<Chapter,
     for cell in cells.iter().filter(|cell| cell.mode == Mode::Blocking) {
         for variant in &cell.variants {
             let name = cell.scenario();
-            let of =
-                |of: fn(&crate::runner::Sample) -> f64| samples.median(&name, cell.block_bytes, variant.name(), of);
-            let Some((measured, measured_us)) = of(|s| s.ops_per_s).zip(of(|s| s.mean_us)) else { continue };
+            let of = |of: fn(&crate::runner::Sample) -> f64| {
+                samples.median(&name, cell.block_bytes, variant.name(), of)
+            };
+            let Some((measured, measured_us)) = of(|s| s.ops_per_s).zip(of(|s| s.mean_us)) else {
+                continue;
+            };
             let measured_lock = of(|s| s.lock_ms_sum() / s.seconds).unwrap_or(0.0);
             let (warm_up, measure) = scenario.times(cell);
             let outcome = simulate(&Plan {
@@ -116,7 +121,9 @@ pub(crate) fn chapter(scenario: &Scenario, samples: &Samples) -> Result<Chapter,
                 measured_us,
                 computed_us: outcome.mean_us,
                 measured_lock,
-                computed_lock: outcome.lock_ns.iter().sum::<u64>() as f64 / 1e6 / measure.as_secs_f64(),
+                computed_lock: outcome.lock_ns.iter().sum::<u64>() as f64
+                    / 1e6
+                    / measure.as_secs_f64(),
             });
         }
     }
@@ -128,13 +135,17 @@ fn curves(scenario: &Scenario, cells: &[Cell]) -> Vec<Point> {
     let headline = |cell: &&Cell| cell.scenario() == HEADLINE.0 && cell.block_bytes == HEADLINE.1;
     let Some(cell) = cells.iter().find(headline) else { return Vec::new() };
     let most = scenario.model_workers.iter().copied().max().unwrap_or(scenario.workers);
-    let by_workers = scenario.model_workers.iter().map(|n| (Sweep::Workers, *n, *n, scenario.connections));
-    let by_connections =
-        scenario.model_connections.iter().map(|n| (Sweep::Connections { workers: most }, *n, most, *n));
+    let by_workers =
+        scenario.model_workers.iter().map(|n| (Sweep::Workers, *n, *n, scenario.connections));
+    let by_connections = scenario
+        .model_connections
+        .iter()
+        .map(|n| (Sweep::Connections { workers: most }, *n, most, *n));
     let mut points = Vec::new();
     for (sweep, x, workers, connections) in by_workers.chain(by_connections) {
         for variant in &cell.variants {
-            let placement = PlacementConfig { interval: CURVE_INTERVAL, ..placement(scenario, *variant) };
+            let placement =
+                PlacementConfig { interval: CURVE_INTERVAL, ..placement(scenario, *variant) };
             let outcome = simulate(&Plan {
                 cell: cell.clone(),
                 workers,
@@ -162,11 +173,14 @@ impl Chapter {
         for sweep in self.sweeps() {
             let (title, x_label) = match sweep {
                 Sweep::Workers => ("more workers".to_owned(), "workers"),
-                Sweep::Connections { workers } => (format!("more connections, {workers} workers"), "connections"),
+                Sweep::Connections { workers } => {
+                    (format!("more connections, {workers} workers"), "connections")
+                }
             };
             for (y_label, of) in METRICS {
                 let line = |mapping: &&str| {
-                    let own = self.points.iter().filter(|p| p.sweep == sweep && p.mapping == *mapping);
+                    let own =
+                        self.points.iter().filter(|p| p.sweep == sweep && p.mapping == *mapping);
                     own.map(|point| (point.x as f64, of(&point.outcome))).collect()
                 };
                 panels.push(Panel {
@@ -175,14 +189,21 @@ impl Chapter {
                     y_label: y_label.into(),
                     reference: None,
                     y_max: None,
-                    plot: Plot::Lines { points: self.mappings().iter().map(line).collect(), logarithmic: true },
+                    plot: Plot::Lines {
+                        points: self.mappings().iter().map(line).collect(),
+                        logarithmic: true,
+                    },
                 });
             }
         }
         if panels.is_empty() {
             return Vec::new();
         }
-        let caption = format!("Model: {} {}, with more workers and connections", HEADLINE.0, size_name(HEADLINE.1));
+        let caption = format!(
+            "Model: {} {}, with more workers and connections",
+            HEADLINE.0,
+            size_name(HEADLINE.1)
+        );
         let figure = Figure {
             title: caption.clone(),
             note: "Computed by the discrete-event model, not measured.".into(),
@@ -198,21 +219,31 @@ impl Chapter {
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for point in &self.points {
-            let base = self
-                .points
-                .iter()
-                .find(|p| p.sweep == point.sweep && p.x == point.x && p.mapping == Mapping::RoundRobin.name());
+            let base = self.points.iter().find(|p| {
+                p.sweep == point.sweep && p.x == point.x && p.mapping == Mapping::RoundRobin.name()
+            });
             let name = match point.sweep {
                 Sweep::Workers => format!("model/workers-{}", point.x),
-                Sweep::Connections { workers } => format!("model/workers-{workers}/connections-{}", point.x),
+                Sweep::Connections { workers } => {
+                    format!("model/workers-{workers}/connections-{}", point.x)
+                }
             };
             type Of = fn(&Outcome) -> f64;
-            let metrics: [(&'static str, Of); 2] = [("ops_per_s", |o| o.ops_per_s), ("mean_us", |o| o.mean_us)];
+            let metrics: [(&'static str, Of); 2] =
+                [("ops_per_s", |o| o.ops_per_s), ("mean_us", |o| o.mean_us)];
             for (metric, of) in metrics {
-                let (value, base) = (of(&point.outcome), base.map_or(0.0, |base| of(&base.outcome)));
+                let (value, base) =
+                    (of(&point.outcome), base.map_or(0.0, |base| of(&base.outcome)));
                 let scenario = name.clone();
-                let row =
-                    RowOf { scenario, mapping: point.mapping, block_bytes: HEADLINE.1, metric, value, base, runs: 1 };
+                let row = RowOf {
+                    scenario,
+                    mapping: point.mapping,
+                    block_bytes: HEADLINE.1,
+                    metric,
+                    value,
+                    base,
+                    runs: 1,
+                };
                 rows.push(row.row());
             }
         }
@@ -255,7 +286,11 @@ impl Chapter {
             "\nDeviation of the computed throughput, whatever its sign. The curves below start from the cell of the last column:\n\n\
              | mapping | cells | median | largest | where | ",
         );
-        out.push_str(&format!("{} {} |\n|---|---|---|---|---|---|\n", HEADLINE.0, size_name(HEADLINE.1)));
+        out.push_str(&format!(
+            "{} {} |\n|---|---|---|---|---|---|\n",
+            HEADLINE.0,
+            size_name(HEADLINE.1)
+        ));
         let mut names: Vec<&str> = Vec::new();
         self.checks.iter().for_each(|check| {
             if !names.contains(&check.mapping) {
@@ -266,7 +301,8 @@ impl Chapter {
             let own = || self.checks.iter().filter(|check| check.mapping == name);
             let off = |check: &Check| check.deviation().abs() * 100.0;
             let Some(worst) = own().max_by(|a, b| off(a).total_cmp(&off(b))) else { continue };
-            let start = own().find(|check| check.scenario == HEADLINE.0 && check.block_bytes == HEADLINE.1);
+            let start =
+                own().find(|check| check.scenario == HEADLINE.0 && check.block_bytes == HEADLINE.1);
             out.push_str(&format!(
                 "| {name} | {} | {:.1}% | {:.1}% | {} {} | {} |\n",
                 own().count(),
@@ -297,9 +333,12 @@ impl Chapter {
         for x in xs {
             out.push_str(&format!("| {x} |"));
             for mapping in &mappings {
-                let Some(point) = of_sweep().find(|p| p.x == x && p.mapping == *mapping) else { continue };
+                let Some(point) = of_sweep().find(|p| p.x == x && p.mapping == *mapping) else {
+                    continue;
+                };
                 let bytes = spread(point.outcome.bytes.iter().map(|b| *b as f64));
-                let bytes = if bytes.is_finite() { format!("{bytes:.1}") } else { "idle workers".into() };
+                let bytes =
+                    if bytes.is_finite() { format!("{bytes:.1}") } else { "idle workers".into() };
                 out.push_str(&format!(" {:.0} ({bytes}) |", point.outcome.ops_per_s));
             }
             out.push('\n');
@@ -326,4 +365,5 @@ impl Chapter {
 
 /// What the curves show.
 type Of = fn(&Outcome) -> f64;
-const METRICS: [(&str, Of); 2] = [("ops/s", |o| o.ops_per_s), ("mean latency (ms)", |o| o.mean_us / 1e3)];
+const METRICS: [(&str, Of); 2] =
+    [("ops/s", |o| o.ops_per_s), ("mean latency (ms)", |o| o.mean_us / 1e3)];

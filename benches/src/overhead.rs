@@ -1,9 +1,10 @@
-//! What telemetry costs: a lock that nobody else wants, calls of the messenger, and writes through a daemon, each with
-//! telemetry on and off in turns.
+//! What telemetry costs: a lock that nobody else wants, calls of the messenger, and writes through
+//! a daemon, each with telemetry on and off in turns.
 //!
-//! Contract: real CPU, and each round measures both sides one behind the other, the first one first in every other round.
-//! A cost is the median over rounds of what on took more than off in the same round: what the machine does besides hits both
-//! sides of a round alike, or shows as the spread that stands beside it. Nothing here asserts a time.
+//! Contract: real CPU, and each round measures both sides one behind the other, the first one first
+//! in every other round. A cost is the median over rounds of what on took more than off in the same
+//! round: what the machine does besides hits both sides of a round alike, or shows as the spread
+//! that stands beside it. Nothing here asserts a time.
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -16,8 +17,8 @@ use bytes::Bytes;
 use clap::Parser;
 use messenger::sync::{ContentionMutex, LockTable};
 use messenger::{
-    ConnectConfig, Connection, Layer, ListenConfig, Message, NoService, OperationTable, Runtime, RuntimeConfig,
-    Service, TrafficClass, Worker,
+    ConnectConfig, Connection, Layer, ListenConfig, Message, NoService, OperationTable, Runtime,
+    RuntimeConfig, Service, TrafficClass, Worker,
 };
 use serde::Serialize;
 
@@ -69,8 +70,12 @@ const WHOLE: Effort = Effort {
     calls: Duration::from_millis(700),
     writes: Duration::from_millis(1500),
 };
-const QUICK: Effort =
-    Effort { rounds: 1, lock_loops: 10_000, calls: Duration::from_millis(30), writes: Duration::from_millis(100) };
+const QUICK: Effort = Effort {
+    rounds: 1,
+    lock_loops: 10_000,
+    calls: Duration::from_millis(30),
+    writes: Duration::from_millis(100),
+};
 
 /// What is measured; of a time less is better, of a rate more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -83,8 +88,13 @@ enum Metric {
 }
 
 impl Metric {
-    const ALL: [Metric; 5] =
-        [Metric::LockNs, Metric::TimingNs, Metric::CallsPerS, Metric::WritesPerS, Metric::DaemonCpuUsPerWrite];
+    const ALL: [Metric; 5] = [
+        Metric::LockNs,
+        Metric::TimingNs,
+        Metric::CallsPerS,
+        Metric::WritesPerS,
+        Metric::DaemonCpuUsPerWrite,
+    ];
 
     /// Is it a part of the others, which the target is for?
     fn is_part(self) -> bool {
@@ -94,7 +104,9 @@ impl Metric {
     fn words(self) -> &'static str {
         match self {
             Metric::LockNs => "uncontended lock and unlock, ns (off: the bare mutex)",
-            Metric::TimingNs => "begin and end of an operation that is timed, ns (off: one that is not)",
+            Metric::TimingNs => {
+                "begin and end of an operation that is timed, ns (off: one that is not)"
+            }
             Metric::CallsPerS => "empty calls of the messenger, per s",
             Metric::WritesPerS => "4 KiB writes to a daemon, per s",
             Metric::DaemonCpuUsPerWrite => "CPU of the daemon for one of them, us",
@@ -152,7 +164,10 @@ fn run(args: &Args) -> Result<PathBuf, BenchError> {
         let mut note = |metric, [on, off]: [f64; 2]| rounds.push(Round { metric, round, on, off });
         note(Metric::LockNs, both(round, |telemetry| Ok(lock_ns(telemetry, effort.lock_loops)))?);
         note(Metric::CallsPerS, both(round, |telemetry| calls_per_s(telemetry, effort.calls))?);
-        note(Metric::TimingNs, both(round, |telemetry| Ok(timing_ns(telemetry, effort.lock_loops)))?);
+        note(
+            Metric::TimingNs,
+            both(round, |telemetry| Ok(timing_ns(telemetry, effort.lock_loops)))?,
+        );
         let [on, off] = both(round, |telemetry| writes(args, telemetry, effort.writes))?;
         note(Metric::WritesPerS, [on.per_second(), off.per_second()]);
         note(Metric::DaemonCpuUsPerWrite, [on.daemon_cpu_us(), off.daemon_cpu_us()]);
@@ -170,7 +185,10 @@ fn run(args: &Args) -> Result<PathBuf, BenchError> {
 }
 
 /// Measures with telemetry on and off; on comes first in every other round.
-fn both<T>(round: usize, mut measure: impl FnMut(bool) -> Result<T, BenchError>) -> Result<[T; 2], BenchError> {
+fn both<T>(
+    round: usize,
+    mut measure: impl FnMut(bool) -> Result<T, BenchError>,
+) -> Result<[T; 2], BenchError> {
     if round.is_multiple_of(2) {
         let on = measure(true)?;
         Ok([on, measure(false)?])
@@ -213,7 +231,8 @@ impl Service for Echo {
 
 /// Empty calls from one worker to another.
 fn calls_per_s(telemetry: bool, duration: Duration) -> Result<f64, BenchError> {
-    let start = |name: &str| Runtime::start(RuntimeConfig { telemetry, ..RuntimeConfig::new(name, 1) });
+    let start =
+        |name: &str| Runtime::start(RuntimeConfig { telemetry, ..RuntimeConfig::new(name, 1) });
     let (server, client) = (start("server")?, start("client")?);
     let cluster = protocol::ClusterId::new(1);
     let listen = ListenConfig::new(([127, 0, 0, 1], 0).into(), cluster, "server");
@@ -242,7 +261,8 @@ fn calls_per_s(telemetry: bool, duration: Duration) -> Result<f64, BenchError> {
 /// Writes to a daemon of its own over a memstore.
 fn writes(args: &Args, telemetry: bool, duration: Duration) -> Result<Done, BenchError> {
     let dir = tempfile::tempdir().map_err(BenchError::file(&std::env::temp_dir()))?;
-    let settings = [("OSD_OBJECTSTORE", "memstore".to_owned()), ("TELEMETRY", telemetry.to_string())];
+    let settings =
+        [("OSD_OBJECTSTORE", "memstore".to_owned()), ("TELEMETRY", telemetry.to_string())];
     let daemon = Daemon::start(&args.program.path()?, dir.path(), &settings)?;
     daemon.run(Load::WRITES, telemetry, duration / 3, duration)
 }
@@ -251,7 +271,9 @@ fn summary(metric: Metric, rounds: &[Round]) -> Summary {
     let of: Vec<&Round> = rounds.iter().filter(|round| round.metric == metric).collect();
     let mut costs: Vec<f64> = of.iter().map(|round| metric.cost(round.on, round.off)).collect();
     costs.sort_by(f64::total_cmp);
-    let at = |quarter: usize| costs.get((costs.len().saturating_sub(1) * quarter + 2) / 4).copied().unwrap_or(0.0);
+    let at = |quarter: usize| {
+        costs.get((costs.len().saturating_sub(1) * quarter + 2) / 4).copied().unwrap_or(0.0)
+    };
     Summary {
         metric,
         on: median(of.iter().map(|round| round.on)),

@@ -1,7 +1,7 @@
 //! Writes a run's directory: report, summary, raw data, figures.
 //!
-//! Contract: what was measured stands in files of less than 1 MiB each, and the report says command, commit, machine,
-//! load and what the run does not show.
+//! Contract: what was measured stands in files of less than 1 MiB each, and the report says
+//! command, commit, machine, load and what the run does not show.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -152,7 +152,10 @@ pub(crate) fn put(path: &Path, text: &str) -> Result<(), BenchError> {
 fn write_raw(dir: &Path, material: &Material<'_>) -> Result<Vec<String>, BenchError> {
     let mut by_scenario: BTreeMap<&str, Vec<serde_json::Value>> = BTreeMap::new();
     for sample in &material.samples.all {
-        by_scenario.entry(&sample.scenario).or_default().push(shortened(serde_json::to_value(sample)?));
+        by_scenario
+            .entry(&sample.scenario)
+            .or_default()
+            .push(shortened(serde_json::to_value(sample)?));
     }
     let mut files = Vec::new();
     for (scenario, samples) in by_scenario {
@@ -172,9 +175,13 @@ fn write_raw(dir: &Path, material: &Material<'_>) -> Result<Vec<String>, BenchEr
 pub(crate) fn shortened(value: serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
     match value {
-        Value::Number(number) if number.is_f64() => number.as_f64().map_or(Value::Null, |value| rounded(value).into()),
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().map_or(Value::Null, |value| rounded(value).into())
+        }
         Value::Array(items) => items.into_iter().map(shortened).collect(),
-        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, shortened(value))).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, value)| (name, shortened(value))).collect()
+        }
         other => other,
     }
 }
@@ -201,10 +208,14 @@ fn text(material: &Material<'_>, drawn: &[Drawn], raw: &[String]) -> String {
     }
     let _ = writeln!(out, "## Figures\n");
     for figure in drawn {
-        let _ = writeln!(out, "{}\n\n![{}](figures/{})\n", figure.caption, figure.caption, figure.file);
+        let _ =
+            writeln!(out, "{}\n\n![{}](figures/{})\n", figure.caption, figure.caption, figure.file);
     }
     let _ = writeln!(out, "## Raw data\n");
-    let _ = writeln!(out, "`summary.json`: one row per cell, mapping and metric. One line per run in `raw/`:\n");
+    let _ = writeln!(
+        out,
+        "`summary.json`: one row per cell, mapping and metric. One line per run in `raw/`:\n"
+    );
     raw.iter().for_each(|file| out.push_str(&format!("* [{file}](raw/{file})\n")));
     out.push_str(NOT_SHOWN);
     out
@@ -292,7 +303,8 @@ fn misses(out: &mut String, samples: &Samples, verdicts: &[Verdict]) {
 
 fn miss_row(samples: &Samples, cell: &Key, mapping: &str) -> String {
     let Key { scenario, block_bytes, .. } = cell;
-    let m = |of: fn(&Sample) -> f64| samples.median(scenario, *block_bytes, mapping, of).unwrap_or(0.0);
+    let m =
+        |of: fn(&Sample) -> f64| samples.median(scenario, *block_bytes, mapping, of).unwrap_or(0.0);
     format!(
         "| {scenario} {} | {mapping} | {:.0} | {:.0}, {:.0} | {:.0} to {:.0} | {:.1} | {:.0} | {:.0} | {:.0} |\n",
         size_name(*block_bytes),

@@ -1,8 +1,8 @@
 //! One run of one cell with one mapping: a server, its clients, and what both counted.
 //!
-//! Contract: server and clients are two runtimes of this process that speak over real sockets on loopback. Connections
-//! are made one after the other, so that mappings that go by turn see them in order. Counters are read at the beginning
-//! and the end of the measured time.
+//! Contract: server and clients are two runtimes of this process that speak over real sockets on
+//! loopback. Connections are made one after the other, so that mappings that go by turn see them in
+//! order. Counters are read at the beginning and the end of the measured time.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use messenger::sync::block_on;
-use messenger::{ConnectConfig, Connection, Handle, ListenConfig, Listener, NoService, Runtime, RuntimeConfig};
+use messenger::{
+    ConnectConfig, Connection, Handle, ListenConfig, Listener, NoService, Runtime, RuntimeConfig,
+};
 use protocol::ClusterId;
 use serde::{Deserialize, Serialize};
 
@@ -119,7 +121,8 @@ impl Sample {
 
     /// Readiness events of all workers per return of their polls.
     pub(crate) fn events_per_poll(&self) -> f64 {
-        let (events, polls) = self.workers.iter().fold((0, 0), |(e, p), w| (e + w.events, p + w.polls));
+        let (events, polls) =
+            self.workers.iter().fold((0, 0), |(e, p), w| (e + w.events, p + w.polls));
         events as f64 / polls.max(1) as f64
     }
 }
@@ -158,15 +161,22 @@ pub(crate) fn run(
     let server = Runtime::start(telemetry::server_config(SERVER, workers, cell))?;
     let client = Runtime::start(RuntimeConfig::new("load", 1))?;
     let times = (cell.mode == Mode::Blocking).then_some(cell.times);
-    let config =
-        telemetry::listen_config(scenario, variant, workers, ListenConfig::new(any_port(), ClusterId::new(1), "bench"));
-    let listener = server.handle().listen(config, server::factory(times, Arc::clone(&work), data.clone()))?;
-    let connections = connect_all(scenario, cell, workers, &client.handle(), listener.local_addr(), data)?;
+    let config = telemetry::listen_config(
+        scenario,
+        variant,
+        workers,
+        ListenConfig::new(any_port(), ClusterId::new(1), "bench"),
+    );
+    let listener =
+        server.handle().listen(config, server::factory(times, Arc::clone(&work), data.clone()))?;
+    let connections =
+        connect_all(scenario, cell, workers, &client.handle(), listener.local_addr(), data)?;
     let phase = PhaseCell::default();
     let (plan, capacity) = (cell.clone(), capacity(cell, workers));
     let (given, given_phase, given_data) = (connections.clone(), phase.clone(), data.clone());
-    let tally =
-        client.handle().run_on(0, move |worker| load::generate(worker, given, plan, capacity, given_phase, given_data));
+    let tally = client.handle().run_on(0, move |worker| {
+        load::generate(worker, given, plan, capacity, given_phase, given_data)
+    });
     let (warm_up, measure) = scenario.times(cell);
     std::thread::sleep(warm_up);
     let watch = Watch { server: &server.handle(), listener: &listener, work: &work };
@@ -216,7 +226,8 @@ fn connect_all(
 /// Counters at one moment.
 struct Look {
     at: Instant,
-    /// Bytes, messages, busy time in nanoseconds, CPU time in nanoseconds, polls, events; by worker.
+    /// Bytes, messages, busy time in nanoseconds, CPU time in nanoseconds, polls, events; by
+    /// worker.
     workers: Vec<[u64; 6]>,
     connections: Vec<ConnectionCounters>,
 }
@@ -235,10 +246,15 @@ impl Watch<'_> {
             let (bytes, messages) = (work.bytes.load(Relaxed), work.messages.load(Relaxed));
             [bytes, messages, work.busy_ns.load(Relaxed), cpu, stats.polls, stats.events]
         });
-        Look { at: Instant::now(), workers: workers.collect(), connections: telemetry::connections(self.listener) }
+        Look {
+            at: Instant::now(),
+            workers: workers.collect(),
+            connections: telemetry::connections(self.listener),
+        }
     }
 
-    /// Waits for `time`, and keeps the events per poll of each worker in each [`LOOK`] in which it polled.
+    /// Waits for `time`, and keeps the events per poll of each worker in each [`LOOK`] in which it
+    /// polled.
     fn batches(&self, time: Duration) -> Vec<Vec<f64>> {
         let until = Instant::now() + time;
         let mut series = vec![Vec::new(); self.work.len()];
@@ -276,8 +292,16 @@ fn sample(
     let ops_per_s = ops as f64 / seconds;
     let share = |ns: u64| ns as f64 / 1e9 / seconds;
     let workers = before.workers.iter().zip(&after.workers).map(|(before, after)| {
-        let [bytes, messages, busy, cpu, polls, events] = std::array::from_fn(|i| after[i].saturating_sub(before[i]));
-        WorkerSample { mb: bytes as f64 / 1e6, messages, busy: share(busy), cpu: share(cpu), polls, events }
+        let [bytes, messages, busy, cpu, polls, events] =
+            std::array::from_fn(|i| after[i].saturating_sub(before[i]));
+        WorkerSample {
+            mb: bytes as f64 / 1e6,
+            messages,
+            busy: share(busy),
+            cpu: share(cpu),
+            polls,
+            events,
+        }
     });
     let connections = tally.by_connection.iter().enumerate().map(|(index, ops)| {
         let lock = telemetry::difference(index, &before.connections, &after.connections);

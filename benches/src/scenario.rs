@@ -1,7 +1,8 @@
 //! What a run measures: the scenario file, checked and spread out into cells.
 //!
-//! Contract: everything that the outcome depends on stands in the file, and a file that asks for what does not exist is
-//! refused before anything runs. Sizes are in bytes, or in KiB or MiB with a `K` or `M` behind the number.
+//! Contract: everything that the outcome depends on stands in the file, and a file that asks for
+//! what does not exist is refused before anything runs. Sizes are in bytes, or in KiB or MiB with a
+//! `K` or `M` behind the number.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -67,7 +68,8 @@ pub(crate) struct ServiceTimes {
     pub(crate) locked_us_per_message: f64,
     /// Under the lock, for each KiB received.
     pub(crate) locked_us_per_kib_in: f64,
-    /// Under the lock, for each KiB of the reply: what an implementation costs that writes replies under it.
+    /// Under the lock, for each KiB of the reply: what an implementation costs that writes replies
+    /// under it.
     #[serde(default)]
     pub(crate) locked_us_per_kib_out: f64,
     /// After dispatch, on the same worker without the lock, for each message.
@@ -80,13 +82,16 @@ impl ServiceTimes {
     /// Time under the lock in nanoseconds, for so many bytes in and out.
     pub(crate) fn locked_ns(&self, bytes_in: u64, bytes_out: u64) -> i64 {
         let (kib_in, kib_out) = (bytes_in as f64 / 1024.0, bytes_out as f64 / 1024.0);
-        let us = self.locked_us_per_message + self.locked_us_per_kib_in * kib_in + self.locked_us_per_kib_out * kib_out;
+        let us = self.locked_us_per_message
+            + self.locked_us_per_kib_in * kib_in
+            + self.locked_us_per_kib_out * kib_out;
         (us * 1e3) as i64
     }
 
     /// Time without the lock in nanoseconds.
     pub(crate) fn free_ns(&self, bytes_out: u64) -> i64 {
-        ((self.free_us_per_message + self.free_us_per_kib_out * bytes_out as f64 / 1024.0) * 1e3) as i64
+        ((self.free_us_per_message + self.free_us_per_kib_out * bytes_out as f64 / 1024.0) * 1e3)
+            as i64
     }
 }
 
@@ -98,12 +103,13 @@ pub(crate) enum Traffic {
     Even {
         /// Requests in flight on each.
         in_flight: usize,
-        /// Most MiB in flight on each, so that large blocks go round as often as small ones; one request at least.
+        /// Most MiB in flight on each, so that large blocks go round as often as small ones; one
+        /// request at least.
         #[serde(default = "unbounded")]
         in_flight_mib_max: u64,
     },
-    /// Closed loop: every `heavy_every`-th connection, from the first, carries data with so many requests in flight; the
-    /// others send an empty message each `ping_ms`.
+    /// Closed loop: every `heavy_every`-th connection, from the first, carries data with so many
+    /// requests in flight; the others send an empty message each `ping_ms`.
     Roles {
         /// Distance of two connections with data.
         heavy_every: usize,
@@ -115,8 +121,8 @@ pub(crate) enum Traffic {
         /// Pause between the messages of each other connection.
         ping_ms: u64,
     },
-    /// Closed loop over all connections: each request chooses its connection anew, by Zipf's law over an order of
-    /// connections drawn once from `seed`.
+    /// Closed loop over all connections: each request chooses its connection anew, by Zipf's law
+    /// over an order of connections drawn once from `seed`.
     Zipf {
         /// Exponent: the n-th connection has a share in proportion to `n^-exponent`.
         exponent: f64,
@@ -125,12 +131,14 @@ pub(crate) enum Traffic {
         /// Seed of the order and of the choices.
         seed: u64,
     },
-    /// Open loop: as `Roles`, but requests on connections with data arrive at random times (Poisson), whether or not
-    /// earlier ones are answered; latency counts from the time of arrival.
+    /// Open loop: as `Roles`, but requests on connections with data arrive at random times
+    /// (Poisson), whether or not earlier ones are answered; latency counts from the time of
+    /// arrival.
     OpenRoles {
         /// Distance of two connections with data.
         heavy_every: usize,
-        /// Requests each second on all connections with data together, as a share of what all workers can serve.
+        /// Requests each second on all connections with data together, as a share of what all
+        /// workers can serve.
         offered: f64,
         /// Requests in flight on a connection beyond which arrivals are dropped and counted.
         in_flight_max: usize,
@@ -146,16 +154,18 @@ fn unbounded() -> u64 {
 }
 
 impl Traffic {
-    /// The traffic with blocks of this size: as many requests in flight as its bound of bytes allows.
+    /// The traffic with blocks of this size: as many requests in flight as its bound of bytes
+    /// allows.
     fn with_blocks(self, block_bytes: u64) -> Traffic {
         let bounded = |in_flight: usize, mib_max: u64| {
             let most = mib_max.saturating_mul(1 << 20) / block_bytes.max(1);
             in_flight.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
         };
         match self {
-            Traffic::Even { in_flight, in_flight_mib_max } => {
-                Traffic::Even { in_flight: bounded(in_flight, in_flight_mib_max), in_flight_mib_max }
-            }
+            Traffic::Even { in_flight, in_flight_mib_max } => Traffic::Even {
+                in_flight: bounded(in_flight, in_flight_mib_max),
+                in_flight_mib_max,
+            },
             Traffic::Roles { heavy_every, in_flight, in_flight_mib_max, ping_ms } => {
                 let in_flight = bounded(in_flight, in_flight_mib_max);
                 Traffic::Roles { heavy_every, in_flight, in_flight_mib_max, ping_ms }
@@ -164,7 +174,8 @@ impl Traffic {
         }
     }
 
-    /// Requests with data that a closed loop has in flight over so many connections; an open loop's are not bounded by it.
+    /// Requests with data that a closed loop has in flight over so many connections; an open loop's
+    /// are not bounded by it.
     pub(crate) fn in_flight(&self, connections: usize) -> usize {
         let heavy = (0..connections).filter(|index| self.is_heavy(*index)).count();
         match *self {
@@ -184,8 +195,8 @@ impl Traffic {
         }
     }
 
-    /// The lane that a client asks for that knows which core owns its data: connections with data in turn, the others
-    /// in turn.
+    /// The lane that a client asks for that knows which core owns its data: connections with data
+    /// in turn, the others in turn.
     pub(crate) fn lane(&self, index: usize, workers: usize) -> u16 {
         let same = (0..index).filter(|other| self.is_heavy(*other) == self.is_heavy(index)).count();
         u16::try_from(same % workers.max(1)).unwrap_or(0)
@@ -341,11 +352,18 @@ impl Cell {
         Duration::from_nanos((read * reads + write * (1.0 - reads)).max(1.0) as u64)
     }
 
-    /// Its name, block size aside: mode, service times, traffic, pattern, and the events setting if it is not `auto`.
+    /// Its name, block size aside: mode, service times, traffic, pattern, and the events setting if
+    /// it is not `auto`.
     pub(crate) fn scenario(&self) -> String {
         let events = self.max_events.map_or(String::new(), |n| format!("/max-events-{n}"));
-        let service = if self.mode == Mode::Blocking { format!("/{}", self.service) } else { String::new() };
-        format!("{}{service}/{}/{}{events}", self.mode.name(), self.traffic_name, self.pattern.name())
+        let service =
+            if self.mode == Mode::Blocking { format!("/{}", self.service) } else { String::new() };
+        format!(
+            "{}{service}/{}/{}{events}",
+            self.mode.name(),
+            self.traffic_name,
+            self.pattern.name()
+        )
     }
 }
 
@@ -353,24 +371,29 @@ impl Scenario {
     /// Reads and checks a scenario file.
     ///
     /// # Errors
-    /// When the file cannot be read, is not TOML of this shape, or asks for something that does not exist.
+    /// When the file cannot be read, is not TOML of this shape, or asks for something that does not
+    /// exist.
     pub(crate) fn load(path: &Path) -> Result<Scenario, BenchError> {
         let text = std::fs::read_to_string(path).map_err(BenchError::file(path))?;
-        let scenario: Scenario = toml::from_str(&text)
-            .map_err(|source| BenchError::Toml { path: path.to_owned(), source: Box::new(source) })?;
+        let scenario: Scenario = toml::from_str(&text).map_err(|source| BenchError::Toml {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
         scenario.cells()?;
         Ok(scenario)
     }
 
-    /// Warm-up and measured time of a cell: those of the file, or as long as it takes two workers, which is what the skew
-    /// leaves to the worst mapping, to answer all requests in flight once before the measured time and twice within it.
+    /// Warm-up and measured time of a cell: those of the file, or as long as it takes two workers,
+    /// which is what the skew leaves to the worst mapping, to answer all requests in flight once
+    /// before the measured time and twice within it.
     pub(crate) fn times(&self, cell: &Cell) -> (Duration, Duration) {
         let in_flight = u32::try_from(cell.traffic.in_flight(self.connections)).unwrap_or(u32::MAX);
         let round = match cell.mode {
             Mode::Blocking => cell.mean_service() * in_flight / 2,
             Mode::Cpu => Duration::ZERO,
         };
-        let (warm_up, measured) = (Duration::from_millis(self.warmup_ms), Duration::from_millis(self.measure_ms));
+        let (warm_up, measured) =
+            (Duration::from_millis(self.warmup_ms), Duration::from_millis(self.measure_ms));
         (warm_up.max(round), measured.max(round * 2))
     }
 
@@ -402,7 +425,11 @@ impl Scenario {
             let max_events = match group.max_events.as_str() {
                 "auto" => None,
                 number => match number.parse() {
-                    Ok(0) | Err(_) => return refuse(format!("max_events is `auto` or at least 1, not {number:?}")),
+                    Ok(0) | Err(_) => {
+                        return refuse(format!(
+                            "max_events is `auto` or at least 1, not {number:?}"
+                        ));
+                    }
                     Ok(number) => Some(number),
                 },
             };
@@ -438,7 +465,11 @@ fn check_traffic(name: &str, traffic: &Traffic) -> Result<(), BenchError> {
             heavy_every > 0 && offered > 0.0 && in_flight_max > 0 && ping_ms > 0
         }
     };
-    if good { Ok(()) } else { Err(BenchError::Scenario(format!("[traffic.{name}] has a number that is not positive"))) }
+    if good {
+        Ok(())
+    } else {
+        Err(BenchError::Scenario(format!("[traffic.{name}] has a number that is not positive")))
+    }
 }
 
 fn parse_mappings(names: &[String]) -> Result<Vec<Variant>, BenchError> {
@@ -446,7 +477,9 @@ fn parse_mappings(names: &[String]) -> Result<Vec<Variant>, BenchError> {
         Variant::DAMPED => Ok(Variant { mapping: Mapping::Lcam, damped: true }),
         name => name.parse().map(|mapping| Variant { mapping, damped: false }),
     };
-    let parsed = names.iter().map(|name| parse(name).map_err(|error| BenchError::Scenario(format!("{error}"))));
+    let parsed = names
+        .iter()
+        .map(|name| parse(name).map_err(|error| BenchError::Scenario(format!("{error}"))));
     let variants: Vec<Variant> = parsed.collect::<Result<_, _>>()?;
     if variants.is_empty() { Err(BenchError::Scenario("no mappings".into())) } else { Ok(variants) }
 }
@@ -458,9 +491,9 @@ fn parse_size(text: &str) -> Result<u64, BenchError> {
         None => text.strip_suffix('M').map_or((text, 0), |digits| (digits, 20)),
     };
     let number: Option<u64> = digits.parse().ok().filter(|n| *n <= 16 << (20 - shift));
-    number
-        .map(|n: u64| n << shift)
-        .ok_or_else(|| BenchError::Scenario(format!("block size {text:?}, expected 0 to 16M, as in 4K, 1M or 512")))
+    number.map(|n: u64| n << shift).ok_or_else(|| {
+        BenchError::Scenario(format!("block size {text:?}, expected 0 to 16M, as in 4K, 1M or 512"))
+    })
 }
 
 #[cfg(test)]
@@ -482,7 +515,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read_and_written() {
-        for (text, bytes) in [("0", 0), ("512", 512), ("4K", 4096), ("1M", 1 << 20), ("16M", 16 << 20)] {
+        for (text, bytes) in
+            [("0", 0), ("512", 512), ("4K", 4096), ("1M", 1 << 20), ("16M", 16 << 20)]
+        {
             assert_eq!(parse_size(text).expect("a size"), bytes);
             assert_eq!(size_name(bytes), text);
         }
@@ -493,7 +528,8 @@ mod tests {
 
     #[test]
     fn lanes_spread_the_connections_with_data() {
-        let traffic = Traffic::Roles { heavy_every: 4, in_flight: 1, in_flight_mib_max: 1, ping_ms: 1 };
+        let traffic =
+            Traffic::Roles { heavy_every: 4, in_flight: 1, in_flight_mib_max: 1, ping_ms: 1 };
         let heavy: Vec<u16> = (0..30).step_by(4).map(|i| traffic.lane(i, 8)).collect();
         assert_eq!(heavy, [0, 1, 2, 3, 4, 5, 6, 7]);
         let by_turn: Vec<usize> = (0..30).step_by(4).map(|i| i % 8).collect();
@@ -502,7 +538,8 @@ mod tests {
 
     #[test]
     fn large_blocks_are_fewer_in_flight() {
-        let traffic = Traffic::Roles { heavy_every: 4, in_flight: 16, in_flight_mib_max: 4, ping_ms: 1 };
+        let traffic =
+            Traffic::Roles { heavy_every: 4, in_flight: 16, in_flight_mib_max: 4, ping_ms: 1 };
         let all = [(0, 128), (4 << 10, 128), (256 << 10, 128), (1 << 20, 32), (16 << 20, 8)];
         for (block, in_flight) in all {
             assert_eq!(traffic.with_blocks(block).in_flight(30), in_flight, "{block} bytes");

@@ -1,9 +1,10 @@
 //! The server of a run: answers reads, writes and pings, and takes as long as the scenario says.
 //!
-//! Contract: in blocking mode a message costs its worker time in two parts, one inside the handler, where the messenger
-//! holds the connection's lock if the mapping has one, and one in a task afterwards. Time is slept in pieces of a
-//! millisecond or more, and oversleeping is taken off the next piece: on average, and at any load of the machine, a
-//! worker is taken up for as long as the scenario says.
+//! Contract: in blocking mode a message costs its worker time in two parts, one inside the handler,
+//! where the messenger holds the connection's lock if the mapping has one, and one in a task
+//! afterwards. Time is slept in pieces of a millisecond or more, and oversleeping is taken off the
+//! next piece: on average, and at any load of the machine, a worker is taken up for as long as the
+//! scenario says.
 
 use std::cell::Cell;
 use std::rc::Rc;

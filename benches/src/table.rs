@@ -24,8 +24,14 @@ pub(crate) const METRICS: [Metric; 15] = [
     Metric { name: "p999_us", of: |s| s.p999_us },
     Metric { name: "ping_mean_us", of: |s| s.ping_mean_us },
     Metric { name: "worker_bytes_max_over_min", of: |s| spread(s.workers.iter().map(|w| w.mb)) },
-    Metric { name: "worker_busy_min_share", of: |s| s.workers.iter().map(|w| w.busy).fold(f64::MAX, f64::min) },
-    Metric { name: "worker_busy_max_share", of: |s| s.workers.iter().map(|w| w.busy).fold(0.0, f64::max) },
+    Metric {
+        name: "worker_busy_min_share",
+        of: |s| s.workers.iter().map(|w| w.busy).fold(f64::MAX, f64::min),
+    },
+    Metric {
+        name: "worker_busy_max_share",
+        of: |s| s.workers.iter().map(|w| w.busy).fold(0.0, f64::max),
+    },
     Metric { name: "workers_cpu_share", of: |s| s.workers.iter().map(|w| w.cpu).sum() },
     Metric { name: "lock_ms_max", of: Sample::lock_ms_max },
     Metric { name: "lock_ms_sum", of: Sample::lock_ms_sum },
@@ -66,7 +72,11 @@ impl Samples {
     pub(crate) fn cells(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = Vec::new();
         for sample in &self.all {
-            let key = Key { scenario: sample.scenario.clone(), mode: sample.mode, block_bytes: sample.block_bytes };
+            let key = Key {
+                scenario: sample.scenario.clone(),
+                mode: sample.mode,
+                block_bytes: sample.block_bytes,
+            };
             if !keys.contains(&key) {
                 keys.push(key);
             }
@@ -77,10 +87,13 @@ impl Samples {
     /// Puts samples that were read back into the order of measuring.
     pub(crate) fn sort_as(&mut self, cells: &[Cell]) {
         self.all.sort_by_cached_key(|sample| {
-            let same = |cell: &Cell| cell.scenario() == sample.scenario && cell.block_bytes == sample.block_bytes;
+            let same = |cell: &Cell| {
+                cell.scenario() == sample.scenario && cell.block_bytes == sample.block_bytes
+            };
             let at = cells.iter().position(same);
             let variants = at.map(|at| &cells[at].variants);
-            let variant = variants.and_then(|all| all.iter().position(|variant| variant.name() == sample.mapping));
+            let variant = variants
+                .and_then(|all| all.iter().position(|variant| variant.name() == sample.mapping));
             (at, sample.run, variant)
         });
     }
@@ -88,7 +101,9 @@ impl Samples {
     /// Mappings in the order of their first sample, of one scenario or of all.
     pub(crate) fn mappings(&self, scenario: Option<&str>) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
-        for sample in self.all.iter().filter(|sample| scenario.is_none_or(|name| name == sample.scenario)) {
+        for sample in
+            self.all.iter().filter(|sample| scenario.is_none_or(|name| name == sample.scenario))
+        {
             if !names.contains(&sample.mapping) {
                 names.push(sample.mapping.clone());
             }
@@ -98,12 +113,15 @@ impl Samples {
 
     fn is_of(&self, index: usize, scenario: &str, block_bytes: u64, mapping: &str) -> bool {
         let sample = &self.all[index];
-        sample.scenario == scenario && sample.block_bytes == block_bytes && sample.mapping == mapping
+        sample.scenario == scenario
+            && sample.block_bytes == block_bytes
+            && sample.mapping == mapping
     }
 
     /// Runs of a cell with a mapping.
     pub(crate) fn of(&self, scenario: &str, block_bytes: u64, mapping: &str) -> Vec<&Sample> {
-        let indices = (0..self.all.len()).filter(|index| self.is_of(*index, scenario, block_bytes, mapping));
+        let indices =
+            (0..self.all.len()).filter(|index| self.is_of(*index, scenario, block_bytes, mapping));
         indices.map(|index| &self.all[index]).collect()
     }
 
@@ -120,9 +138,15 @@ impl Samples {
     }
 
     /// The run in the middle of a cell with a mapping, by throughput: for what has no median.
-    pub(crate) fn typical(&self, scenario: &str, block_bytes: u64, mapping: &str) -> Option<&Sample> {
-        let mut runs: Vec<usize> =
-            (0..self.all.len()).filter(|i| self.is_of(*i, scenario, block_bytes, mapping)).collect();
+    pub(crate) fn typical(
+        &self,
+        scenario: &str,
+        block_bytes: u64,
+        mapping: &str,
+    ) -> Option<&Sample> {
+        let mut runs: Vec<usize> = (0..self.all.len())
+            .filter(|i| self.is_of(*i, scenario, block_bytes, mapping))
+            .collect();
         runs.sort_by(|a, b| self.all[*a].ops_per_s.total_cmp(&self.all[*b].ops_per_s));
         runs.get(runs.len() / 2).map(|index| &self.all[*index])
     }
@@ -134,8 +158,13 @@ impl Samples {
             for mapping in self.mappings(Some(&scenario)) {
                 let runs = self.of(&scenario, block_bytes, &mapping).len();
                 for metric in METRICS {
-                    let Some(value) = self.median(&scenario, block_bytes, &mapping, metric.of) else { continue };
-                    let base = self.median(&scenario, block_bytes, "round-robin", metric.of).unwrap_or(0.0);
+                    let Some(value) = self.median(&scenario, block_bytes, &mapping, metric.of)
+                    else {
+                        continue;
+                    };
+                    let base = self
+                        .median(&scenario, block_bytes, "round-robin", metric.of)
+                        .unwrap_or(0.0);
                     let row = RowOf {
                         scenario: scenario.clone(),
                         mapping: &mapping,
@@ -168,8 +197,15 @@ pub(crate) mod tests {
     use crate::runner::{ConnectionSample, WorkerSample};
 
     /// A sample with these figures and two workers, of which the second handled half as many bytes.
-    pub(crate) fn made_up(scenario: &str, mapping: &str, block_bytes: u64, run: usize, ops_per_s: f64) -> Sample {
-        let worker = |mb| WorkerSample { mb, messages: 1, busy: 0.5, cpu: 0.1, polls: 10, events: 15 };
+    pub(crate) fn made_up(
+        scenario: &str,
+        mapping: &str,
+        block_bytes: u64,
+        run: usize,
+        ops_per_s: f64,
+    ) -> Sample {
+        let worker =
+            |mb| WorkerSample { mb, messages: 1, busy: 0.5, cpu: 0.1, polls: 10, events: 15 };
         Sample {
             scenario: scenario.into(),
             mode: Mode::Blocking,
@@ -195,8 +231,17 @@ pub(crate) mod tests {
 
     #[test]
     fn rows_have_medians_and_ratios() {
-        let runs = [("round-robin", 100.0), ("round-robin", 120.0), ("round-robin", 80.0), ("lcam", 300.0)];
-        let all = runs.iter().enumerate().map(|(run, (mapping, ops))| made_up("s", mapping, 4096, run, *ops)).collect();
+        let runs = [
+            ("round-robin", 100.0),
+            ("round-robin", 120.0),
+            ("round-robin", 80.0),
+            ("lcam", 300.0),
+        ];
+        let all = runs
+            .iter()
+            .enumerate()
+            .map(|(run, (mapping, ops))| made_up("s", mapping, 4096, run, *ops))
+            .collect();
         let samples = Samples { all };
         let rows = samples.rows();
         assert_eq!(rows.len(), 2 * METRICS.len());
@@ -206,7 +251,10 @@ pub(crate) mod tests {
         let base = find("round-robin", "ops_per_s");
         assert_eq!((base.median, base.ratio, base.runs), (Some(100.0), Some(1.0), 3));
         let lcam = find("lcam", "ops_per_s");
-        assert_eq!((lcam.median, lcam.ratio, lcam.runs, lcam.block_size.as_str()), (Some(300.0), Some(3.0), 1, "4K"));
+        assert_eq!(
+            (lcam.median, lcam.ratio, lcam.runs, lcam.block_size.as_str()),
+            (Some(300.0), Some(3.0), 1, "4K")
+        );
         assert_eq!(find("lcam", "worker_bytes_max_over_min").median, Some(2.0));
         assert_eq!(find("lcam", "dropped_ops").ratio, None);
         assert_eq!(samples.typical("s", 4096, "round-robin").expect("a run").ops_per_s, 100.0);

@@ -26,8 +26,8 @@ pub(crate) fn server_config(name: &str, workers: usize, cell: &Cell) -> RuntimeC
     RuntimeConfig { max_events, ..RuntimeConfig::new(name, workers) }
 }
 
-/// Settings of the listener. Placement runs beside the acceptor, on the last worker: in the skewed scenarios that has
-/// no connection with data, as the paper's placement thread has none.
+/// Settings of the listener. Placement runs beside the acceptor, on the last worker: in the skewed
+/// scenarios that has no connection with data, as the paper's placement thread has none.
 pub(crate) fn listen_config(
     scenario: &Scenario,
     variant: Variant,
@@ -64,7 +64,9 @@ pub(crate) fn difference(
     before: &[ConnectionCounters],
     after: &[ConnectionCounters],
 ) -> ConnectionCounters {
-    let of = |all: &[ConnectionCounters]| all.iter().find(|c| c.index == index).copied().unwrap_or_default();
+    let of = |all: &[ConnectionCounters]| {
+        all.iter().find(|c| c.index == index).copied().unwrap_or_default()
+    };
     let (before, after) = (of(before), of(after));
     ConnectionCounters {
         index,

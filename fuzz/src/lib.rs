@@ -1,9 +1,11 @@
-//! What the fuzz targets share: inputs read as numbers, edits of valid bytes, a scratch directory in memory.
+//! What the fuzz targets share: inputs read as numbers, edits of valid bytes, a scratch directory
+//! in memory.
 //!
-//! A target is one function of bytes that must not panic, and must hold what its first lines say. Formats with checksums
-//! are reached in three ways: raw bytes; valid bytes with a few edits, which must either be refused or change nothing; and
-//! edited bytes with their checksums computed anew ([`seal`]), which say something else, or must be refused for that.
-//! `targets/canary.rs` has a planted fault, so that a run that finds nothing has shown that it could have.
+//! A target is one function of bytes that must not panic, and must hold what its first lines say.
+//! Formats with checksums are reached in three ways: raw bytes; valid bytes with a few edits, which
+//! must either be refused or change nothing; and edited bytes with their checksums computed anew
+//! ([`seal`]), which say something else, or must be refused for that. `targets/canary.rs` has a
+//! planted fault, so that a run that finds nothing has shown that it could have.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -53,8 +55,8 @@ impl<'a> Input<'a> {
         std::mem::take(&mut self.0)
     }
 
-    /// Edits `bytes` as the rest of the input says: changes bytes, puts numbers near the front, where headers are, cuts the
-    /// end off, adds to it.
+    /// Edits `bytes` as the rest of the input says: changes bytes, puts numbers near the front,
+    /// where headers are, cuts the end off, adds to it.
     pub fn edit(&mut self, bytes: &mut Vec<u8>) {
         while !self.is_empty() {
             match self.byte() % 8 {
@@ -87,7 +89,8 @@ pub fn seal(bytes: &mut [u8], at: usize) {
     }
 }
 
-/// A directory that is removed at the end, in memory where there is a file system for that, as every run writes to it.
+/// A directory that is removed at the end, in memory where there is a file system for that, as
+/// every run writes to it.
 #[derive(Debug)]
 pub struct Scratch(tempfile::TempDir);
 
@@ -112,8 +115,8 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// Writes a file below it, whole. What the machine refuses for a moment, as when others fill its memory, is no finding:
-    /// it is tried again for ten seconds.
+    /// Writes a file below it, whole. What the machine refuses for a moment, as when others fill
+    /// its memory, is no finding: it is tried again for ten seconds.
     ///
     /// # Panics
     /// If the machine goes on to refuse it, with what it said.
@@ -134,7 +137,11 @@ impl Scratch {
     pub fn clear(&self) {
         for entry in std::fs::read_dir(self.path()).expect("it exists").flatten() {
             let path = entry.path();
-            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            let removed = if path.is_dir() {
+                std::fs::remove_dir_all(&path)
+            } else {
+                std::fs::remove_file(&path)
+            };
             removed.expect("what is in a directory of ours can be removed");
         }
     }

@@ -1,4 +1,5 @@
-//! A planted fault: four bytes that only coverage leads to. A run of the fuzzer that does not find it finds nothing.
+//! A planted fault: four bytes that only coverage leads to. A run of the fuzzer that does not find
+//! it finds nothing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

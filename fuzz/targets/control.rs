@@ -1,5 +1,5 @@
-//! Every control message: the first byte says which; what is decoded means the same when encoded again, and can be used
-//! as its receiver uses it.
+//! Every control message: the first byte says which; what is decoded means the same when encoded
+//! again, and can be used as its receiver uses it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -29,8 +29,10 @@ fn show(report: &TelemetryReport) {
     }
     for listener in &report.listeners {
         for mapping in [Mapping::TrafficAware, Mapping::Lcam] {
-            let _ = listener.outlook(mapping, vec![1; report.workers.len()], Duration::from_secs(1));
-            let _ = listener.forecast(mapping, &vec![1; report.workers.len()], Duration::from_secs(1));
+            let _ =
+                listener.outlook(mapping, vec![1; report.workers.len()], Duration::from_secs(1));
+            let _ =
+                listener.forecast(mapping, &vec![1; report.workers.len()], Duration::from_secs(1));
         }
     }
 }
@@ -49,7 +51,10 @@ fuzz_target!(|bytes: &[u8]| {
         8 => drop(check::<recovery::RecoveryReply>(front)),
         9 => drop(check::<namespace::Request>(front)),
         10 => drop(check::<namespace::Reply>(front)),
-        11 => drop(check::<namespace::Recall>(front)),
+        11 => {
+            drop(check::<namespace::Recall>(front));
+            let _ = check::<namespace::NamesRecall>(front);
+        }
         12 => drop(check::<shard::ExtentsReply>(front)),
         13 => drop(check::<namespace::Answer>(front)),
         14 => drop(check::<AdminReply>(front)),

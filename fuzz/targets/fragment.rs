@@ -1,14 +1,19 @@
-//! An edited fragment file gives the bytes that were written, or an error; and its listing and extents never panic. Two
-//! exceptions are in the format: a table entry that became zero says that its sector is a hole, and one that became the
-//! checksum of the edited bytes vouches for them (the fuzzer sees what is compared, and so learns to forge it). With the
-//! header's checksum computed anew the file may be one of another profile: it is refused, or can be used within its bounds.
+//! An edited fragment file gives the bytes that were written, or an error; and its listing and
+//! extents never panic. Two exceptions are in the format: a table entry that became zero says that
+//! its sector is a hole, and one that became the checksum of the edited bytes vouches for them (the
+//! fuzzer sees what is compared, and so learns to forge it). With the header's checksum computed
+//! anew the file may be one of another profile: it is refused, or can be used within its bounds.
 #![no_main]
 
-use ec_store::fragment::{FragmentKey, FragmentStore, FragmentVersion, Mark, ReadMode, ReadOutcome};
+use ec_store::fragment::{
+    FragmentKey, FragmentStore, FragmentVersion, Mark, ReadMode, ReadOutcome,
+};
 use ec_store::fragment::{SECTOR_BYTES, sector_crcs};
 use fuzz::{Input, Scratch, seal};
 use libfuzzer_sys::fuzz_target;
-use protocol::{ClusterId, Epoch, Gfid, ObjectId, PgId, PoolId, Profile, Seq, SessionId, ShardIndex};
+use protocol::{
+    ClusterId, Epoch, Gfid, ObjectId, PgId, PoolId, Profile, Seq, SessionId, ShardIndex,
+};
 use std::cell::OnceCell;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +36,11 @@ thread_local! {
 
 fn key() -> FragmentKey {
     let pg = PgId { pool: PoolId::new(3), number: 0x1f };
-    FragmentKey { pg, object: ObjectId { gfid: Gfid::from_parts(0xabc, 5), index: 2 }, shard: ShardIndex::new(1) }
+    FragmentKey {
+        pg,
+        object: ObjectId { gfid: Gfid::from_parts(0xabc, 5), index: 2 },
+        shard: ShardIndex::new(1),
+    }
 }
 
 fn open(dir: &Path) -> FragmentStore {
@@ -42,12 +51,16 @@ fn ground() -> Ground {
     let scratch = Scratch::new();
     // Fragments of 16 KiB: a table of one page, so that edits meet every part.
     let profile = Profile::new(2, 1, 512, 32 << 10).expect("a valid profile");
-    let bytes: Vec<u8> = (0..SECTORS * SECTOR_BYTES).map(|i| (i / SECTOR_BYTES) as u8 ^ (i % 7) as u8).collect();
+    let bytes: Vec<u8> =
+        (0..SECTORS * SECTOR_BYTES).map(|i| (i / SECTOR_BYTES) as u8 ^ (i % 7) as u8).collect();
     let mut crcs = Vec::new();
     sector_crcs(&bytes, &mut crcs);
-    let version = FragmentVersion { session: SessionId::new(4), seq: Seq::new(9), epoch: Epoch::new(2) };
+    let version =
+        FragmentVersion { session: SessionId::new(4), seq: Seq::new(9), epoch: Epoch::new(2) };
     let mut store = open(scratch.path());
-    store.write(key(), profile, 0, &bytes, &crcs, Mark { version, logical_end: 10 }).expect("there is room");
+    store
+        .write(key(), profile, 0, &bytes, &crcs, Mark { version, logical_end: 10 })
+        .expect("there is room");
     store.sync(key()).expect("it syncs");
     let path = scratch.join(&format!("pg/3.1f/{}.1", key().object));
     let file = fs::read(&path).expect("the fragment has this path");
@@ -78,7 +91,10 @@ fn check_bytes(ground: &Ground, edited: &[u8], store: &mut FragmentStore) {
             let is_hole = outcome == ReadOutcome::Absent || entry(edited, sector) == 0;
             let right = match is_hole {
                 true => buf.iter().all(|&byte| byte == 0),
-                false => buf == ground.bytes[at..at + buf.len()] || is_forged(ground, edited, sector, &buf),
+                false => {
+                    buf == ground.bytes[at..at + buf.len()]
+                        || is_forged(ground, edited, sector, &buf)
+                }
             };
             assert!(right, "bytes that were never written, without an error");
         }
@@ -92,9 +108,11 @@ fn check_use(store: &mut FragmentStore, at: u16) {
     let extents = file.data_extents(0, 64).expect("the table can be read");
     assert!(extents.iter().all(|range| range.start < range.end && range.end <= length));
     let offset = u64::from(at) * SECTOR_BYTES;
-    let (bytes, mut read, mut crcs) = ([7; SECTOR_BYTES as usize], [0; SECTOR_BYTES as usize], Vec::new());
+    let (bytes, mut read, mut crcs) =
+        ([7; SECTOR_BYTES as usize], [0; SECTOR_BYTES as usize], Vec::new());
     sector_crcs(&bytes, &mut crcs);
-    let version = FragmentVersion { session: SessionId::new(5), seq: Seq::new(1), epoch: Epoch::new(3) };
+    let version =
+        FragmentVersion { session: SessionId::new(5), seq: Seq::new(1), epoch: Epoch::new(3) };
     let written = file.write(offset, &bytes, &crcs, Mark { version, logical_end: 10 });
     assert_eq!(written.is_ok(), offset + SECTOR_BYTES <= length);
     if written.is_ok() {

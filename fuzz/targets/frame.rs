@@ -1,20 +1,22 @@
-//! Frames, whole and in pieces: raw bytes never panic, and an edited frame is refused or is the one that was sent.
+//! Frames, whole and in pieces: raw bytes never panic, and an edited frame is refused or is the one
+//! that was sent.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};
 use fuzz::Input;
 use libfuzzer_sys::fuzz_target;
 use messenger::buffer::{PoolConfig, Pools};
-use messenger::frame::{Frame, FrameCodec, FrameLimits, Message, RESERVED_KINDS, TrafficClass};
 use messenger::checksum::BLOCK_BYTES;
+use messenger::frame::{Frame, FrameCodec, FrameLimits, Message, RESERVED_KINDS, TrafficClass};
 use messenger::sync::LockTable;
 use std::sync::{Arc, OnceLock};
 use tokio_util::codec::{Decoder, Encoder};
 
 fn codec() -> FrameCodec {
     static POOLS: OnceLock<Pools> = OnceLock::new();
-    let pools =
-        POOLS.get_or_init(|| Pools::new(PoolConfig { pools: 1, retained_bytes_max: 1 << 20 }, &LockTable::default()));
+    let pools = POOLS.get_or_init(|| {
+        Pools::new(PoolConfig { pools: 1, retained_bytes_max: 1 << 20 }, &LockTable::default())
+    });
     let limits = FrameLimits { front_bytes_max: 4096, data_bytes_max: 16384 };
     FrameCodec::new(limits, Arc::clone(pools.pool(0))).with_block_crcs(true)
 }
@@ -58,6 +60,9 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some(first) = decode(&edited, step).first() {
         let same = edited.starts_with(&encoded);
         assert!(same, "a changed frame was taken: {first:?}");
-        assert_eq!((&first.message.front, &first.message.data), (&frame.message.front, &frame.message.data));
+        assert_eq!(
+            (&first.message.front, &first.message.data),
+            (&frame.message.front, &frame.message.data)
+        );
     }
 });

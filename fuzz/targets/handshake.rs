@@ -1,4 +1,5 @@
-//! Both bodies of the handshake, raw and behind a valid envelope: what is decoded means the same when encoded again.
+//! Both bodies of the handshake, raw and behind a valid envelope: what is decoded means the same
+//! when encoded again.
 #![no_main]
 
 use bytes::BytesMut;

@@ -2,8 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use protocol::shard::{AckMessage, AttachRequest, MarkRequest, Op, ReadReply, ReadRequest, Status, WriteRequest};
-use protocol::shard::{ShardHead, StatReply};
+use protocol::shard::{
+    AckMessage, AttachRequest, MarkRequest, Op, ReadReply, ReadRequest, Status, WriteRequest,
+};
+use protocol::shard::{ShardHead, SpaceReply, StatReply};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 fn check<T: FromBytes + IntoBytes + Immutable>(front: &[u8]) -> Option<T> {
@@ -18,12 +20,14 @@ fuzz_target!(|front: &[u8]| {
     check::<AckMessage>(front);
     check::<ReadRequest>(front);
     check::<ReadReply>(front);
+    check::<SpaceReply>(front);
     check::<StatReply>(front);
     if let Some(write) = check::<WriteRequest>(front) {
         let _ = write.touch().iter().count();
     }
     if let Some(head) = check::<ShardHead>(front) {
-        let built = ShardHead::new(head.pg(), head.epoch(), head.session(), head.attach(), head.stable());
+        let built =
+            ShardHead::new(head.pg(), head.epoch(), head.session(), head.attach(), head.stable());
         assert_eq!(built, head);
     }
     let raw = front.first().copied().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The head of an HTTP request, raw or an edited good one, whole and in pieces: what a part of it decides, the rest does
-//! not change.
+//! The head of an HTTP request, raw or an edited good one, whole and in pieces: what a part of it
+//! decides, the rest does not change.
 #![no_main]
 
 use fuzz::Input;

@@ -1,6 +1,6 @@
-//! A journal with edited segments opens to a prefix of what was appended, byte for byte, or is refused; and what opened
-//! takes more entries. With checksums computed anew it is refused, or opens to an unbroken sequence of entries that are on
-//! the disk.
+//! A journal with edited segments opens to a prefix of what was appended, byte for byte, or is
+//! refused; and what opened takes more entries. With checksums computed anew it is refused, or
+//! opens to an unbroken sequence of entries that are on the disk.
 #![no_main]
 
 use bytes::Bytes;
@@ -38,10 +38,14 @@ fn ground() -> Ground {
     let scratch = Scratch::new();
     let mut entries = Vec::new();
     {
-        let (mut journal, _) = Journal::open(scratch.path(), config(OnDamage::Refuse)).expect("an empty directory");
+        let (mut journal, _) =
+            Journal::open(scratch.path(), config(OnDamage::Refuse)).expect("an empty directory");
         for i in 0u8..24 {
-            let entry = (i % 5, vec![i; 40 + usize::from(i)], vec![i ^ 0x55; 600 * usize::from(i % 3)]);
-            journal.append(entry.0, &entry.1, &[Bytes::from(entry.2.clone())], None).expect("there is room");
+            let entry =
+                (i % 5, vec![i; 40 + usize::from(i)], vec![i ^ 0x55; 600 * usize::from(i % 3)]);
+            journal
+                .append(entry.0, &entry.1, &[Bytes::from(entry.2.clone())], None)
+                .expect("there is room");
             entries.push(entry);
             journal.flush().expect("there is room");
             if i == 12 {
@@ -49,8 +53,10 @@ fn ground() -> Ground {
             }
         }
     }
-    let files = fs::read_dir(scratch.path()).expect("it exists").flatten().map(|entry| entry.path());
-    let mut segments: Vec<_> = files.filter_map(|path| Some((path.clone(), fs::read(path).ok()?))).collect();
+    let files =
+        fs::read_dir(scratch.path()).expect("it exists").flatten().map(|entry| entry.path());
+    let mut segments: Vec<_> =
+        files.filter_map(|path| Some((path.clone(), fs::read(path).ok()?))).collect();
     segments.sort();
     Ground { scratch, segments, entries }
 }
@@ -59,11 +65,14 @@ fn ground() -> Ground {
 fn seal_segment(segment: &mut [u8]) {
     seal(segment, SEGMENT_HEADER_BYTES - 4);
     for at in (SEGMENT_HEADER_BYTES..segment.len()).step_by(ENTRY_ALIGN) {
-        let Some((header, payload)) = segment[at..].split_at_mut_checked(ENTRY_HEADER_BYTES) else { return };
+        let Some((header, payload)) = segment[at..].split_at_mut_checked(ENTRY_HEADER_BYTES) else {
+            return;
+        };
         if !header.starts_with(ENTRY_MAGIC) {
             continue;
         }
-        let length = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| header[at + i])) as usize;
+        let length =
+            |at: usize| u32::from_le_bytes(std::array::from_fn(|i| header[at + i])) as usize;
         let (front, data) = (length(8), length(12));
         if let Some((front, rest)) = payload.split_at_checked(front) {
             header[40..44].copy_from_slice(&crc32c::crc32c(front).to_le_bytes());
@@ -95,16 +104,32 @@ fuzz_target!(|bytes: &[u8]| {
             bytes_on_disk += segment.len();
             ground.scratch.write(path, &segment);
         }
-        let Ok((mut journal, recovered)) = Journal::open(ground.scratch.path(), config(on_damage)) else { return };
+        let Ok((mut journal, recovered)) = Journal::open(ground.scratch.path(), config(on_damage))
+        else {
+            return;
+        };
         if is_sealed {
-            let lsns = recovered.entries.windows(2).map(|pair| (pair[0].location.lsn, pair[1].location.lsn));
-            assert!(lsns.into_iter().all(|(one, next)| one.checked_add(1) == Some(next)), "an entry is missing");
-            let bytes: usize = recovered.entries.iter().map(|entry| entry.front.len() + entry.data.len()).sum();
+            let lsns = recovered
+                .entries
+                .windows(2)
+                .map(|pair| (pair[0].location.lsn, pair[1].location.lsn));
+            assert!(
+                lsns.into_iter().all(|(one, next)| one.checked_add(1) == Some(next)),
+                "an entry is missing"
+            );
+            let bytes: usize =
+                recovered.entries.iter().map(|entry| entry.front.len() + entry.data.len()).sum();
             assert!(bytes <= bytes_on_disk, "{bytes} bytes out of {bytes_on_disk}");
         } else {
-            assert!(recovered.entries.len() <= ground.entries.len(), "entries that nobody appended");
+            assert!(
+                recovered.entries.len() <= ground.entries.len(),
+                "entries that nobody appended"
+            );
             for (found, (kind, front, data)) in recovered.entries.iter().zip(&ground.entries) {
-                assert_eq!((found.kind, &found.front[..], &found.data[..]), (*kind, &front[..], &data[..]));
+                assert_eq!(
+                    (found.kind, &found.front[..], &found.data[..]),
+                    (*kind, &front[..], &data[..])
+                );
             }
         }
         let more = journal.append(1, b"more", &[], None).and_then(|_| journal.flush());

@@ -1,5 +1,5 @@
-//! Edited records of the metadata store, and any requests of a session after them: opening, asking and changing end in an
-//! answer or an error, never in a panic.
+//! Edited records of the metadata store, and any requests of a session after them: opening, asking
+//! and changing end in an answer or an error, never in a panic.
 #![no_main]
 
 use fuzz::Input;
@@ -29,7 +29,17 @@ thread_local! {
 fn create(name: &[u8], kind: FileKind, open: Option<LeaseMode>) -> NamespaceOp {
     let target = if kind == FileKind::Symlink { b"where".to_vec() } else { Vec::new() };
     let (parent, pool) = (Gfid::ROOT, PoolId::new(3));
-    NamespaceOp::Create { parent, name: name.to_vec(), kind, mode: 0o640, umask: 0o022, rdev: 0, target, pool, open }
+    NamespaceOp::Create {
+        parent,
+        name: name.to_vec(),
+        kind,
+        mode: 0o640,
+        umask: 0o022,
+        rdev: 0,
+        target,
+        pool,
+        open,
+    }
 }
 
 fn set_xattr(name: &[u8], value: &[u8]) -> NamespaceOp {
@@ -60,11 +70,13 @@ fn view(live: &[SessionId]) -> SessionView {
 fn records() -> Vec<(Vec<u8>, Vec<u8>)> {
     let store = MemoryStore::default();
     let works = "a store in memory works";
-    let mut service = Service::open(store.clone(), ServiceConfig::default(), NOW).expect("an empty store");
+    let mut service =
+        Service::open(store.clone(), ServiceConfig::default(), NOW).expect("an empty store");
     service.bind_cluster(ClusterId::new(5)).expect(works);
     service.sessions_changed(Duration::ZERO, NOW, view(&[LIVE, OTHER])).expect(works);
     let write = Some(LeaseMode::Write);
-    let written = SetAttr { size: Some(9), mtime: Some(NOW), times_follow: true, ..SetAttr::default() };
+    let written =
+        SetAttr { size: Some(9), mtime: Some(NOW), times_follow: true, ..SetAttr::default() };
     let ops = [
         (LIVE, create(b"file", FileKind::Regular, write)),
         (LIVE, create(b"dir", FileKind::Directory, None)),
@@ -81,7 +93,8 @@ fn records() -> Vec<(Vec<u8>, Vec<u8>)> {
         (LIVE, NamespaceOp::SetAttr { gfid: Gfid::of_inode(2), set: written, sync: false }),
     ];
     for (number, (session, op)) in (1..).zip(ops) {
-        let request = Request { session, number, answered: 0, epoch: Epoch::default(), caller: CALLER, op };
+        let request =
+            Request { session, number, answered: 0, epoch: Epoch::default(), caller: CALLER, op };
         service.submit(Duration::ZERO, number, request).expect(works);
     }
     // The size of what the other was writing is to be recovered.
@@ -94,7 +107,11 @@ fn records() -> Vec<(Vec<u8>, Vec<u8>)> {
     });
     visited.expect(works);
     for kind in b"dixposwbrcm" {
-        assert!(pairs.iter().any(|(key, _)| key.first() == Some(kind)), "no record of kind {}", char::from(*kind));
+        assert!(
+            pairs.iter().any(|(key, _)| key.first() == Some(kind)),
+            "no record of kind {}",
+            char::from(*kind)
+        );
     }
     pairs
 }
@@ -115,7 +132,11 @@ fn exercise(namespace: &mut Namespace<MemoryStore>) {
         create(b"new", FileKind::Regular, None),
         create(b"below", FileKind::Directory, None),
         set_xattr(ACL_ACCESS, &acl()),
-        NamespaceOp::SetAttr { gfid: parent, set: SetAttr { mode: Some(0o700), ..SetAttr::default() }, sync: true },
+        NamespaceOp::SetAttr {
+            gfid: parent,
+            set: SetAttr { mode: Some(0o700), ..SetAttr::default() },
+            sync: true,
+        },
         unlink(b"file"),
         NamespaceOp::Rmdir { parent, name: b"dir".to_vec() },
         NamespaceOp::StatFs,
@@ -152,7 +173,8 @@ fn serve(store: MemoryStore, grace: bool, mut front: &[u8]) -> Result<(), StoreE
 fuzz_target!(|bytes: &[u8]| {
     RECORDS.with(|cell| {
         let records = cell.get_or_init(records);
-        let mut batch: Batch = records.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+        let mut batch: Batch =
+            records.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
         let mut input = Input::new(bytes);
         let mode = input.byte();
         for _ in 0..mode % 4 {

@@ -1,5 +1,6 @@
-//! The entries of a core's journal, as a restart reads them: any kind with any bytes, and records with small and with
-//! extreme numbers. They are refused, or give placement groups that a shard can begin with.
+//! The entries of a core's journal, as a restart reads them: any kind with any bytes, and records
+//! with small and with extreme numbers. They are refused, or give placement groups that a shard can
+//! begin with.
 #![no_main]
 
 use ec_store::core::replay;
@@ -33,15 +34,33 @@ impl ShardStore for Nowhere {
         false
     }
 
-    fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Box<[u32]>, StoreError> {
+    fn write_direct(
+        &mut self,
+        _: PgId,
+        _: ObjectId,
+        _: u64,
+        _: &Summed,
+    ) -> Result<Box<[u32]>, StoreError> {
         Err(StoreError::NoSpace)
     }
 
-    fn place(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Option<Placed>, StoreError> {
+    fn place(
+        &mut self,
+        _: PgId,
+        _: ObjectId,
+        _: u64,
+        _: &Summed,
+    ) -> Result<Option<Placed>, StoreError> {
         Ok(None)
     }
 
-    fn apply(&mut self, _: PgId, _: &Profile, _: ObjectId, _: &[Change<'_>]) -> Result<(), StoreError> {
+    fn apply(
+        &mut self,
+        _: PgId,
+        _: &Profile,
+        _: ObjectId,
+        _: &[Change<'_>],
+    ) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -110,7 +129,9 @@ fn begin(replay: Replay, last: Lsn) {
     shard.learn(view(pg, 2));
     shard.begin_sync();
     shard.end_sync();
-    shard.apply_some(&mut store, 16 * PgShard::APPLY_BYTES_MIN).expect("the store takes everything");
+    shard
+        .apply_some(&mut store, 16 * PgShard::APPLY_BYTES_MIN)
+        .expect("the store takes everything");
     let _ = (shard.state(), shard.unapplied_space(), shard.trim_step(), shard.records().count());
     let object = ObjectId::default();
     let plan = shard.plan(object, 0..4 << 20);

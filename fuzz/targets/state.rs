@@ -1,4 +1,5 @@
-//! The monitor's file: raw payloads behind a valid header, and edits of a real file, are refused or give a sound state.
+//! The monitor's file: raw payloads behind a valid header, and edits of a real file, are refused or
+//! give a sound state.
 #![no_main]
 
 use cluster::{ControlPlane, Embedded, ExpectedOsd, PoolSpec, create_cluster};
@@ -19,12 +20,15 @@ thread_local! {
 
 fn ground() -> Ground {
     let scratch = Scratch::new();
-    let osds: Vec<_> =
-        (0..3).map(|id| ExpectedOsd { id: OsdId::new(id), host: format!("host{id}"), weight: 65536 }).collect();
+    let osds: Vec<_> = (0..3)
+        .map(|id| ExpectedOsd { id: OsdId::new(id), host: format!("host{id}"), weight: 65536 })
+        .collect();
     let profile = Profile::new(2, 1, 512, 64 << 20).expect("a valid profile");
     let pool = PoolSpec { name: "data".into(), profile, pg_num: 4 };
     let state = create_cluster(ClusterId::new(9), &osds, &pool).expect("a valid cluster");
-    Embedded::open(scratch.path()).and_then(|mut plane| plane.save(&state)).expect("it can be saved");
+    Embedded::open(scratch.path())
+        .and_then(|mut plane| plane.save(&state))
+        .expect("it can be saved");
     let file = fs::read(scratch.join("state")).expect("it was saved");
     Ground { scratch, file }
 }

@@ -1,5 +1,5 @@
-//! An edited superblock is refused, or says what was written; with its checksum computed anew, it is refused or opens for
-//! whom it names, and for nobody else.
+//! An edited superblock is refused, or says what was written; with its checksum computed anew, it
+//! is refused or opens for whom it names, and for nobody else.
 #![no_main]
 
 use ec_store::superblock::DataDir;
@@ -44,7 +44,8 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(superblock) = DataDir::peek(scratch.path()) else { return };
         let names_us = (superblock.cluster, superblock.osd) == (CLUSTER, OSD);
         assert!(names_us || is_sealed, "an edit that its checksum did not tell");
-        DataDir::open(scratch.path(), superblock.cluster, superblock.osd).expect("it opens for whom it names");
+        DataDir::open(scratch.path(), superblock.cluster, superblock.osd)
+            .expect("it opens for whom it names");
         assert_eq!(DataDir::open(scratch.path(), CLUSTER, OSD).is_ok(), names_us);
     });
 });

@@ -12,7 +12,8 @@ use std::process::Command;
 /// Which.
 #[derive(Subcommand)]
 pub enum BenchTask {
-    /// All figures of the LCAM paper's evaluation for all mappings: contention and datapath, on one page
+    /// All figures of the LCAM paper's evaluation for all mappings: contention and datapath, on one
+    /// page
     Figures(FiguresArgs),
     /// Mappings of connections to workers, compared in one run, with a report under benches/runs
     Contention {
@@ -20,25 +21,29 @@ pub enum BenchTask {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// The messenger beside gRPC and a bare blocking echo, with a report under benches/runs; builds a workspace of its own
+    /// The messenger beside gRPC and a bare blocking echo, with a report under benches/runs; builds
+    /// a workspace of its own
     Peers {
         /// --quick, --name NAME, --out DIR; --help for more
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// 4 KiB random writes with the daemon's path cut, for each mapping (the paper's Figure 15), with a report
+    /// 4 KiB random writes with the daemon's path cut, for each mapping (the paper's Figure 15),
+    /// with a report
     Datapath {
         /// --quick, --name NAME, --out DIR; --help for more
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// What telemetry costs: locks, the messenger and a daemon, with it on and off in turns, with a report
+    /// What telemetry costs: locks, the messenger and a daemon, with it on and off in turns, with a
+    /// report
     Overhead {
         /// --quick, --name NAME, --out DIR; --help for more
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// GlusterFS's cluster lock and per-core file allocation (the thesis's Figures 4.1 to 4.3), with a report
+    /// GlusterFS's cluster lock and per-core file allocation (the thesis's Figures 4.1 to 4.3),
+    /// with a report
     Consistency {
         /// --quick, --consistency MODE,.., --only PART, --name NAME, --out DIR; --help for more
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -68,7 +73,11 @@ pub struct FiguresArgs {
 
 /// What the paper shows in which figure, the bench that draws it, and the files.
 const FIGURES: [(&str, &str, &[&str]); 8] = [
-    ("Figures 2 and 12: what each worker did", "contention", &["fig-02-12-bytes.svg", "fig-02-12-busy.svg"]),
+    (
+        "Figures 2 and 12: what each worker did",
+        "contention",
+        &["fig-02-12-bytes.svg", "fig-02-12-busy.svg"],
+    ),
     ("The same with 64K random reads", "contention", &["fig-02-12-bytes-headline.svg"]),
     ("Figures 4 and 13: lock time of each connection", "contention", &["fig-04-13-lock-time.svg"]),
     ("Figure 5: events that a worker takes at once", "contention", &["fig-05-events.svg"]),
@@ -94,11 +103,13 @@ pub fn run(task: BenchTask, interrupt: &Interrupt) -> Outcome {
         BenchTask::Overhead { args } => with(bench_with_daemon("overhead", interrupt)?, args),
         BenchTask::Consistency { args } => with(bench("consistency"), args),
         BenchTask::Peers { args } => {
-            let all = ["run", "--release", "--manifest-path", "benches/peers/Cargo.toml", "--"].map(String::from);
+            let all = ["run", "--release", "--manifest-path", "benches/peers/Cargo.toml", "--"]
+                .map(String::from);
             with(cargo(), all.into_iter().chain(args).collect())
         }
         BenchTask::Criterion { args } => {
-            let all = ["bench", "-p", "benches", "--bench", "coding", "--bench", "messenger"].map(String::from);
+            let all = ["bench", "-p", "benches", "--bench", "coding", "--bench", "messenger"]
+                .map(String::from);
             with(cargo(), all.into_iter().chain(args).collect())
         }
     };
@@ -138,7 +149,8 @@ fn bench_with_daemon(name: &str, interrupt: &Interrupt) -> Outcome<Command> {
 fn figures(args: &FiguresArgs, interrupt: &Interrupt) -> Outcome {
     let free = || free_dir(&workspace::root().join("benches/runs"), &args.name);
     // The benches run in a directory of their own.
-    let dir = std::path::absolute(args.out.clone().unwrap_or_else(free)).doing(|| "cannot find the directory")?;
+    let dir = std::path::absolute(args.out.clone().unwrap_or_else(free))
+        .doing(|| "cannot find the directory")?;
     std::fs::create_dir_all(&dir).doing(|| format!("cannot make {}", dir.display()))?;
     let run = |part: &str, mut command: Command| {
         command.args(args.quick.then_some("--quick")).arg("--out").arg(dir.join(part));
@@ -147,7 +159,8 @@ fn figures(args: &FiguresArgs, interrupt: &Interrupt) -> Outcome {
     run("contention", bench("contention"))?;
     let datapath = run("datapath", bench_with_daemon("datapath", interrupt)?);
     let page = dir.join("figures.md");
-    std::fs::write(&page, figures_page(&args.name)).doing(|| format!("cannot write {}", page.display()))?;
+    std::fs::write(&page, figures_page(&args.name))
+        .doing(|| format!("cannot write {}", page.display()))?;
     println!("all figures: {}", page.display());
     datapath
 }

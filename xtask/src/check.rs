@@ -1,8 +1,9 @@
-//! `cargo xtask check`: what is soon known of a change: formatting, lints, the tests of the packages that changed.
+//! `cargo xtask check`: what is soon known of a change: formatting, lints, the tests of the
+//! packages that changed.
 //!
-//! Contract: works in the work tree as it is, installs nothing, mounts nothing. A package has changed if a file of it
-//! differs from the revision, is new, or if what all packages depend on differs. Tests of other packages, and all that
-//! needs a mount, are `cargo xtask test`'s.
+//! Contract: works in the work tree as it is, installs nothing, mounts nothing. A package has
+//! changed if a file of it differs from the revision, is new, or if what all packages depend on
+//! differs. Tests of other packages, and all that needs a mount, are `cargo xtask test`'s.
 
 use crate::error::{Context, Outcome};
 use crate::exec::{self, Interrupt};
@@ -22,7 +23,8 @@ const GIT_MAX: Duration = Duration::from_secs(60);
 /// What to check.
 #[derive(clap::Args)]
 pub struct CheckArgs {
-    /// The revision that the work tree is compared with; by default the branch's upstream, or `main` without one
+    /// The revision that the work tree is compared with; by default the branch's upstream, or
+    /// `main` without one
     #[arg(long, value_name = "REVISION")]
     since: Option<String>,
 }
@@ -38,7 +40,8 @@ pub fn run(args: &CheckArgs, interrupt: &Interrupt) -> Outcome {
     let lints = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
     step("lints", &lints, interrupt)?;
     step("documents and edges", &["test", "--quiet", "-p", TIDY, "--tests"], interrupt)?;
-    let names: Vec<&str> = changed.iter().map(String::as_str).filter(|name| *name != TIDY).collect();
+    let names: Vec<&str> =
+        changed.iter().map(String::as_str).filter(|name| *name != TIDY).collect();
     if names.is_empty() {
         println!("no other package has changed");
         return Ok(());
@@ -101,7 +104,11 @@ fn changed(packages: &BTreeMap<PathBuf, String>, files: &[PathBuf]) -> BTreeSet<
     if files.iter().any(|file| SHARED.iter().any(|shared| file.starts_with(shared))) {
         return packages.values().cloned().collect();
     }
-    files.iter().filter_map(|file| file.ancestors().find_map(|dir| packages.get(dir))).cloned().collect()
+    files
+        .iter()
+        .filter_map(|file| file.ancestors().find_map(|dir| packages.get(dir)))
+        .cloned()
+        .collect()
 }
 
 #[cfg(test)]
@@ -109,7 +116,8 @@ mod tests {
     use super::*;
 
     fn of(files: &[&str]) -> Vec<String> {
-        let packages = [("crates/client", "client"), ("crates/cluster", "cluster"), ("xtask", "xtask")];
+        let packages =
+            [("crates/client", "client"), ("crates/cluster", "cluster"), ("xtask", "xtask")];
         let packages = packages.map(|(dir, name)| (dir.into(), name.into())).into();
         let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
         changed(&packages, &files).into_iter().collect()

@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: the whole system in about two minutes, each step in plain words.
 //!
-//! Contract: whatever happens, Ctrl-C included, no process and no mount is left. The exit status is 0 only if every
-//! comparison held and every wait ended in time.
+//! Contract: whatever happens, Ctrl-C included, no process and no mount is left. The exit status is
+//! 0 only if every comparison held and every wait ended in time.
 
 use crate::cluster::{Cluster, layout::Spec};
 use crate::error::{Context, Outcome, ensure};
@@ -37,8 +37,12 @@ pub fn run(interrupt: &Interrupt) -> Outcome {
     let binaries = workspace::build_release(interrupt)?;
     let base = workspace::target_dir(interrupt)?;
     std::fs::create_dir_all(&base).doing(|| format!("cannot make {}", base.display()))?;
-    let dir = tempfile::Builder::new().prefix("demo-").tempdir_in(&base).doing(|| "cannot make a directory")?;
-    let spec = Spec { mount: Some(dir.path().join("mnt")), ..Spec::new(&dir.path().join("cluster")) };
+    let dir = tempfile::Builder::new()
+        .prefix("demo-")
+        .tempdir_in(&base)
+        .doing(|| "cannot make a directory")?;
+    let spec =
+        Spec { mount: Some(dir.path().join("mnt")), ..Spec::new(&dir.path().join("cluster")) };
     let cluster = Cluster::prepare(&spec, &binaries)?;
     let guard = Guard::new(&cluster, interrupt);
     let outcome = show(&cluster, interrupt);
@@ -55,11 +59,17 @@ pub fn run(interrupt: &Interrupt) -> Outcome {
 /// All steps.
 fn show(cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
     let begin = Instant::now();
-    step("Starting a cluster: a monitor, a metadata service and three storage daemons, each a process of its own");
+    step(
+        "Starting a cluster: a monitor, a metadata service and three storage daemons, each a process of its own",
+    );
     cluster.start_all(interrupt)?;
     let point = cluster.mount_point().expect("the demo mounts").to_path_buf();
     for daemon in cluster.all() {
-        say(&format!("{:8} process {}", daemon.name, daemon.pid().map_or_else(|| "?".into(), |p| p.to_string())));
+        say(&format!(
+            "{:8} process {}",
+            daemon.name,
+            daemon.pid().map_or_else(|| "?".into(), |p| p.to_string())
+        ));
     }
     say(&format!("mounted on {}", point.display()));
     say(
@@ -78,17 +88,31 @@ fn show(cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
     compare(&tree, &copy, "of the copy with all daemons alive", interrupt)?;
 
     let load = Load::start(&tree, &copy, &point)?;
-    step("A reader now reads the tree over and over, and a writer writes and fsyncs a file, without a pause");
+    step(
+        "A reader now reads the tree over and over, and a writer writes and fsyncs a file, without a pause",
+    );
     interrupt.sleep(LOAD_BEFORE)?;
     step("Killing storage daemon osd-1 with SIGKILL, in the middle of that");
     cluster.kill("osd-1")?;
     interrupt.sleep(LOAD_AFTER)?;
     let progress = load.finish()?;
-    say(&format!("{} files were read and {} blocks written and fsynced meanwhile: no error", progress.0, progress.1));
+    say(&format!(
+        "{} files were read and {} blocks written and fsynced meanwhile: no error",
+        progress.0, progress.1
+    ));
     say(&format!("the longest that a single call took was {} ms", progress.2.as_millis()));
-    ensure!(progress.2 <= HANG_STATED, "a call took longer than the {} s that are promised", HANG_STATED.as_secs());
+    ensure!(
+        progress.2 <= HANG_STATED,
+        "a call took longer than the {} s that are promised",
+        HANG_STATED.as_secs()
+    );
     show_status(cluster, interrupt)?;
-    compare(&tree, &copy, "of it with osd-1 dead: what it held is computed from the other two", interrupt)?;
+    compare(
+        &tree,
+        &copy,
+        "of it with osd-1 dead: what it held is computed from the other two",
+        interrupt,
+    )?;
 
     step("Writing more while osd-1 is dead, so that it misses something");
     let second = point.join("written-while-dead");
@@ -155,7 +179,8 @@ fn wait_clean(cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
 /// "placement groups: 30 clean, 2 recovering".
 fn conditions(status: &serde_json::Value) -> String {
     let counts = status["pgs"].as_object().into_iter().flatten();
-    let named = counts.filter(|(_, n)| n.as_u64() != Some(0)).map(|(name, n)| format!("{n} {name}"));
+    let named =
+        counts.filter(|(_, n)| n.as_u64() != Some(0)).map(|(name, n)| format!("{n} {name}"));
     format!("placement groups: {}", named.collect::<Vec<_>>().join(", "))
 }
 
@@ -167,8 +192,8 @@ fn say(words: &str) {
     println!("    {words}");
 }
 
-/// Takes processes and mounts away when dropped; and, should a call into the mount hang or Ctrl-C be pressed, kills the
-/// client first, which ends every such call.
+/// Takes processes and mounts away when dropped; and, should a call into the mount hang or Ctrl-C
+/// be pressed, kills the client first, which ends every such call.
 struct Guard {
     cluster: Cluster,
     done: Arc<AtomicBool>,
@@ -226,9 +251,14 @@ impl Load {
     /// Files read, blocks written, longest call.
     fn finish(self) -> Outcome<(u64, u64, Duration)> {
         self.done.store(true, Ordering::Relaxed);
-        let reads = self.reader.join().unwrap_or_else(|_| crate::error::fail("the reader panicked"))?;
-        let writes = self.writer.join().unwrap_or_else(|_| crate::error::fail("the writer panicked"))?;
-        ensure!(reads.0 > 0 && writes.0 > 0, "nothing was read or written meanwhile: this shows nothing");
+        let reads =
+            self.reader.join().unwrap_or_else(|_| crate::error::fail("the reader panicked"))?;
+        let writes =
+            self.writer.join().unwrap_or_else(|_| crate::error::fail("the writer panicked"))?;
+        ensure!(
+            reads.0 > 0 && writes.0 > 0,
+            "nothing was read or written meanwhile: this shows nothing"
+        );
         Ok((reads.0, writes.0, reads.1.max(writes.1)))
     }
 }
@@ -242,7 +272,8 @@ fn read_over_and_over(tree: &Tree, copy: &Path, done: &AtomicBool) -> Outcome<Co
         }
         let expected = std::fs::read(tree.root.join(path)).doing(|| "cannot read the original")?;
         let begin = Instant::now();
-        let found = tree::read_uncached(&copy.join(path)).doing(|| format!("reading {}", path.display()))?;
+        let found = tree::read_uncached(&copy.join(path))
+            .doing(|| format!("reading {}", path.display()))?;
         count = (count.0 + 1, count.1.max(begin.elapsed()));
         if let Some(difference) = tree::first_difference(&expected, &found) {
             return crate::error::fail(format!("{}: {difference}", path.display()));
@@ -256,11 +287,14 @@ fn write_and_check(path: &Path, done: &AtomicBool) -> Outcome<Count> {
     const BLOCK_BYTES: usize = 16 << 10;
     const BLOCKS: u64 = 256;
     let file = File::create(path).doing(|| format!("cannot make {}", path.display()))?;
-    let block = |number: u64| (0..BLOCK_BYTES / 8).flat_map(|i| (number + i as u64).to_le_bytes()).collect::<Vec<u8>>();
+    let block = |number: u64| {
+        (0..BLOCK_BYTES / 8).flat_map(|i| (number + i as u64).to_le_bytes()).collect::<Vec<u8>>()
+    };
     let mut count: Count = (0, Duration::ZERO);
     while !done.load(Ordering::Relaxed) {
         let begin = Instant::now();
-        file.write_all_at(&block(count.0), count.0 % BLOCKS * BLOCK_BYTES as u64).doing(|| "write")?;
+        file.write_all_at(&block(count.0), count.0 % BLOCKS * BLOCK_BYTES as u64)
+            .doing(|| "write")?;
         file.sync_data().doing(|| "fsync")?;
         count = (count.0 + 1, count.1.max(begin.elapsed()));
     }
@@ -268,7 +302,8 @@ fn write_and_check(path: &Path, done: &AtomicBool) -> Outcome<Count> {
     fadvise(&file, 0, None, Advice::DontNeed).doing(|| "fadvise")?;
     let mut held = vec![0; BLOCK_BYTES];
     for number in count.0.saturating_sub(BLOCKS)..count.0 {
-        file.read_exact_at(&mut held, number % BLOCKS * BLOCK_BYTES as u64).doing(|| "read back")?;
+        file.read_exact_at(&mut held, number % BLOCKS * BLOCK_BYTES as u64)
+            .doing(|| "read back")?;
         ensure!(held == block(number), "block {number} does not hold what was fsynced");
     }
     Ok(count)

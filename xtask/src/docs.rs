@@ -39,8 +39,13 @@ pub fn run(args: &DocsArgs, interrupt: &Interrupt) -> Outcome {
 fn renew(interrupt: &Interrupt) -> Outcome {
     let programs = workspace::build(Profile::Dev, interrupt)?;
     for (page, program, arg) in GENERATED {
-        let out = exec::run_ok(Command::new(programs.join(program)).arg(arg), Duration::from_secs(10), interrupt)?;
-        std::fs::write(workspace::root().join(page), out.stdout).doing(|| format!("cannot write {page}"))?;
+        let out = exec::run_ok(
+            Command::new(programs.join(program)).arg(arg),
+            Duration::from_secs(10),
+            interrupt,
+        )?;
+        std::fs::write(workspace::root().join(page), out.stdout)
+            .doing(|| format!("cannot write {page}"))?;
         println!("{page}");
     }
     Ok(())
@@ -53,7 +58,11 @@ fn build(interrupt: &Interrupt) -> Outcome {
     let (source, book) = (target.join("book-source"), target.join("book"));
     gather(workspace::root(), &source)?;
     let mut command = Command::new(tools.join("bin/mdbook"));
-    command.current_dir(&source).env("MDBOOK_BOOK__SRC", ".").args(["build", "--dest-dir"]).arg(&book);
+    command
+        .current_dir(&source)
+        .env("MDBOOK_BOOK__SRC", ".")
+        .args(["build", "--dest-dir"])
+        .arg(&book);
     exec::run_visible(&mut command, Duration::from_secs(120), interrupt)?;
     println!("{}", book.join("index.html").display());
     Ok(())
@@ -66,9 +75,11 @@ fn gather(root: &Path, source: &Path) -> Outcome {
         std::fs::remove_dir_all(source).doing(|| format!("cannot remove {}", source.display()))?;
     }
     let is_page = |path: &PathBuf| path.extension() == Some(OsStr::new("md"));
-    let top = entries(root)?.into_iter().filter(|path| is_page(path) && !path.ends_with("README.md"));
+    let top =
+        entries(root)?.into_iter().filter(|path| is_page(path) && !path.ends_with("README.md"));
     let top: Vec<PathBuf> = top.collect();
-    let (reports, data): (Vec<_>, Vec<_>) = below(&root.join("benches/runs"))?.into_iter().partition(is_page);
+    let (reports, data): (Vec<_>, Vec<_>) =
+        below(&root.join("benches/runs"))?.into_iter().partition(is_page);
     let single = ["README.md", "benches/README.md", "book.toml"].map(|name| root.join(name));
     let all = below(&root.join("docs"))?.into_iter().chain(data).chain(single.clone());
     for path in all.chain(top.iter().cloned()).chain(reports.iter().cloned()) {
@@ -78,7 +89,8 @@ fn gather(root: &Path, source: &Path) -> Outcome {
         std::fs::copy(&path, &to).doing(|| format!("cannot copy {}", path.display()))?;
     }
     let contents = root.join("docs/SUMMARY.md");
-    let contents = std::fs::read_to_string(&contents).doing(|| format!("cannot read {}", contents.display()))?;
+    let contents = std::fs::read_to_string(&contents)
+        .doing(|| format!("cannot read {}", contents.display()))?;
     // The first page is also the book's `index.html`, so it must stand where that does.
     let first = "[Trefoil](docs/README.md)";
     let mut summary = contents.replace("](", "](docs/");
@@ -91,8 +103,10 @@ fn gather(root: &Path, source: &Path) -> Outcome {
             let _ = writeln!(summary, "* [{}]({name})", name.trim_start_matches("benches/runs/"));
         }
     }
-    std::fs::remove_file(source.join("docs/SUMMARY.md")).doing(|| "cannot replace the table of contents")?;
-    std::fs::write(source.join("SUMMARY.md"), summary).doing(|| "cannot write the table of contents")
+    std::fs::remove_file(source.join("docs/SUMMARY.md"))
+        .doing(|| "cannot replace the table of contents")?;
+    std::fs::write(source.join("SUMMARY.md"), summary)
+        .doing(|| "cannot write the table of contents")
 }
 
 /// What lies in a directory, in order.

@@ -1,4 +1,5 @@
-//! Runs other programs: each with a deadline, each killed with all its children when that passes or on Ctrl-C.
+//! Runs other programs: each with a deadline, each killed with all its children when that passes or
+//! on Ctrl-C.
 
 use crate::error::{Context, Error, Outcome, fail};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -24,7 +25,9 @@ impl Interrupt {
     /// When the system refuses handlers.
     pub fn install() -> Outcome<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        for signal in
+            [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        {
             signal_hook::flag::register(signal, flag.clone()).doing(|| "cannot catch signals")?;
         }
         Ok(Interrupt(flag))
@@ -103,9 +106,9 @@ pub fn run(command: &mut Command, deadline: Duration, interrupt: &Interrupt) -> 
     let (stdout, stderr) = (contents(&mut out), contents(&mut err));
     match status {
         Ok(status) => Ok(Run { status, stdout, stderr }),
-        Err(Error::Failed(message)) => {
-            fail(format!("{message}\n{}", last_lines(&format!("{stdout}\n{stderr}"), 15)).trim_end())
-        }
+        Err(Error::Failed(message)) => fail(
+            format!("{message}\n{}", last_lines(&format!("{stdout}\n{stderr}"), 15)).trim_end(),
+        ),
         Err(interrupted) => Err(interrupted),
     }
 }
@@ -144,7 +147,12 @@ pub fn spawn(command: &mut Command, name: &str) -> Outcome<Child> {
 ///
 /// # Errors
 /// When the deadline passes or a signal arrives; the program is dead then.
-pub fn wait(child: &mut Child, name: &str, deadline: Duration, interrupt: &Interrupt) -> Outcome<ExitStatus> {
+pub fn wait(
+    child: &mut Child,
+    name: &str,
+    deadline: Duration,
+    interrupt: &Interrupt,
+) -> Outcome<ExitStatus> {
     let start = Instant::now();
     let mut pause = Duration::from_millis(1);
     loop {
@@ -153,7 +161,10 @@ pub fn wait(child: &mut Child, name: &str, deadline: Duration, interrupt: &Inter
         }
         let verdict = match interrupt.check() {
             Ok(()) if start.elapsed() < deadline => None,
-            Ok(()) => Some(fail(format!("`{name}` was still running after {} s and was killed", deadline.as_secs()))),
+            Ok(()) => Some(fail(format!(
+                "`{name}` was still running after {} s and was killed",
+                deadline.as_secs()
+            ))),
             Err(interrupted) => Some(Err(interrupted)),
         };
         if let Some(verdict) = verdict {
@@ -165,7 +176,8 @@ pub fn wait(child: &mut Child, name: &str, deadline: Duration, interrupt: &Inter
     }
 }
 
-/// SIGKILL to a program and its children, and waits for it a moment: one stuck in the kernel is left alone.
+/// SIGKILL to a program and its children, and waits for it a moment: one stuck in the kernel is
+/// left alone.
 pub fn kill_group(child: &mut Child) {
     if matches!(child.try_wait(), Ok(Some(_))) {
         return;
@@ -212,10 +224,16 @@ mod tests {
 
     #[test]
     fn output_and_status_are_kept() {
-        let run =
-            run(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]), NO_DEADLINE, &Interrupt::never());
+        let run = run(
+            Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]),
+            NO_DEADLINE,
+            &Interrupt::never(),
+        );
         let run = run.unwrap();
-        assert_eq!((run.stdout.as_str(), run.stderr.as_str(), run.status.code()), ("out\n", "err\n", Some(3)));
+        assert_eq!(
+            (run.stdout.as_str(), run.stderr.as_str(), run.status.code()),
+            ("out\n", "err\n", Some(3))
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! `cargo xtask fuzz`: the targets of `fuzz/`, built with coverage counters by the compiler that builds everything else.
+//! `cargo xtask fuzz`: the targets of `fuzz/`, built with coverage counters by the compiler that
+//! builds everything else.
 //!
-//! Contract: what was learnt stays in `target/fuzz-corpus`, an input that breaks something in `target/fuzz-found`; the
-//! error says how to run it again.
+//! Contract: what was learnt stays in `target/fuzz-corpus`, an input that breaks something in
+//! `target/fuzz-found`; the error says how to run it again.
 
 use crate::error::{Context, Outcome, ensure, fail};
 use crate::exec::{self, Interrupt, Run};
@@ -11,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The targets, one for each way in which bytes come from outside.
-pub const TARGETS: [&str; 12] = [
+pub const TARGETS: [&str; 13] = [
     "frame",
     "handshake",
     "hot",
@@ -24,6 +25,7 @@ pub const TARGETS: [&str; 12] = [
     "superblock",
     "namespace",
     "http",
+    "consensus",
 ];
 /// A target with a planted fault.
 const CANARY: &str = "canary";
@@ -40,8 +42,8 @@ const COVERAGE: [&str; 6] = [
 /// What to fuzz.
 #[derive(clap::Args)]
 pub struct FuzzArgs {
-    /// Only this target: frame, handshake, hot, control, map, state, journal, replay, fragment, superblock, namespace,
-    /// http
+    /// Only this target: frame, handshake, hot, control, map, state, journal, replay, fragment,
+    /// superblock, namespace, http, consensus
     target: Option<String>,
     /// For how long each, in seconds
     #[arg(long, default_value_t = 60)]
@@ -59,7 +61,9 @@ pub fn run(args: &FuzzArgs, interrupt: &Interrupt) -> Outcome {
     }
     let fuzzer = Fuzzer::build(interrupt)?;
     fuzzer.find_canary(interrupt)?;
-    for target in TARGETS.iter().filter(|target| args.target.as_ref().is_none_or(|name| name == *target)) {
+    for target in
+        TARGETS.iter().filter(|target| args.target.as_ref().is_none_or(|name| name == *target))
+    {
         println!("{target}: {}", fuzzer.run(target, args.seconds, interrupt)?);
     }
     Ok(())
@@ -82,7 +86,12 @@ impl Fuzzer {
         let host = host(interrupt)?;
         let mut cargo = Command::new(workspace::cargo());
         // With a target named, build scripts and macros are built without the counters.
-        cargo.current_dir(workspace::root().join("fuzz")).args(["build", "--release", "--target", &host]);
+        cargo.current_dir(workspace::root().join("fuzz")).args([
+            "build",
+            "--release",
+            "--target",
+            &host,
+        ]);
         cargo.arg("--target-dir").arg(target.join("fuzz"));
         cargo.env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}")).env_remove("RUSTFLAGS");
         exec::run_visible(&mut cargo, exec::NO_DEADLINE, interrupt)?;
@@ -100,8 +109,10 @@ impl Fuzzer {
     pub fn run(&self, target: &str, seconds: u64, interrupt: &Interrupt) -> Outcome<String> {
         let run = self.start(target, seconds, interrupt)?;
         if !run.ok() {
-            let input = std::fs::read_dir(self.found.join(target)).into_iter().flatten().flatten().next();
-            let input = input.map_or("(not kept)".into(), |entry| entry.path().display().to_string());
+            let input =
+                std::fs::read_dir(self.found.join(target)).into_iter().flatten().flatten().next();
+            let input =
+                input.map_or("(not kept)".into(), |entry| entry.path().display().to_string());
             let binary = self.binaries.join(target);
             return fail(format!("{}\nagain: {} {input}", run.tail(), binary.display()));
         }
@@ -117,7 +128,11 @@ impl Fuzzer {
     /// When the planted one is not.
     pub fn find_canary(&self, interrupt: &Interrupt) -> Outcome {
         let run = self.start(CANARY, 60, interrupt)?;
-        ensure!(run.stderr.contains("the planted fault"), "the planted fault was not found\n{}", run.tail());
+        ensure!(
+            run.stderr.contains("the planted fault"),
+            "the planted fault was not found\n{}",
+            run.tail()
+        );
         Ok(())
     }
 
@@ -132,7 +147,11 @@ impl Fuzzer {
             std::fs::create_dir_all(dir).doing(|| format!("cannot make {}", dir.display()))?;
         }
         let mut command = Command::new(self.binaries.join(target));
-        command.arg(format!("-max_total_time={seconds}")).args(["-max_len=4096", "-rss_limit_mb=2048", "-timeout=20"]);
+        command.arg(format!("-max_total_time={seconds}")).args([
+            "-max_len=4096",
+            "-rss_limit_mb=2048",
+            "-timeout=20",
+        ]);
         command.arg(format!("-artifact_prefix={}/", found.display())).arg(&corpus);
         // The end of the output is what is shown: it must hold what the panic said.
         command.env("RUST_BACKTRACE", "0");

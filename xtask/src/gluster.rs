@@ -1,8 +1,10 @@
-//! A GlusterFS dispersed 2+1 volume of its own: three bricks in one network namespace, for what compares with it.
+//! A GlusterFS dispersed 2+1 volume of its own: three bricks in one network namespace, for what
+//! compares with it.
 //!
-//! Contract: state, bricks, logs of daemons and mounts lie below one directory, and no volume of the machine's is touched;
-//! several volumes can run at once. All of it ends when the [`Volume`] is dropped; [`sweep`] takes away what a process
-//! that was killed has left. Needs root and the package glusterfs-server.
+//! Contract: state, bricks, logs of daemons and mounts lie below one directory, and no volume of
+//! the machine's is touched; several volumes can run at once. All of it ends when the [`Volume`] is
+//! dropped; [`sweep`] takes away what a process that was killed has left. Needs root and the
+//! package glusterfs-server.
 
 use crate::error::{Context, Error, Outcome, ensure, fail};
 use crate::exec::{self, Interrupt};
@@ -21,7 +23,8 @@ pub const BRICKS: usize = 3;
 /// The volume, and its address in its namespace.
 const VOLUME: &str = "ec";
 const ADDRESS: &str = "10.99.0.1";
-/// Where sockets of commands lie. Not below the volume's directory: their names have at most 107 bytes.
+/// Where sockets of commands lie. Not below the volume's directory: their names have at most 107
+/// bytes.
 const SOCKETS: &str = "/run";
 /// Bricks are online this soon after they were started.
 const ONLINE_MAX: Duration = Duration::from_secs(120);
@@ -61,7 +64,8 @@ pub fn sweep(dir: &Path) {
 }
 
 impl Volume {
-    /// Starts a volume and mounts it below `dir`; `purpose` tells its namespace from others of this process.
+    /// Starts a volume and mounts it below `dir`; `purpose` tells its namespace from others of this
+    /// process.
     ///
     /// # Errors
     /// When GlusterFS is not installed or does not come up; nothing is left running then.
@@ -91,7 +95,8 @@ impl Volume {
 
     fn start_daemon(&self) -> Outcome {
         self.net.build(ADDRESS)?;
-        let original = std::fs::read_to_string("/etc/glusterfs/glusterd.vol").doing(|| "cannot read glusterd.vol")?;
+        let original = std::fs::read_to_string("/etc/glusterfs/glusterd.vol")
+            .doing(|| "cannot read glusterd.vol")?;
         let options = [
             ("working-directory", self.dir.join("state")),
             ("run-directory", self.dir.join("run")),
@@ -99,7 +104,8 @@ impl Volume {
             ("glusterd-sockfile", self.socket()),
         ];
         let file = self.dir.join("glusterd.vol");
-        std::fs::write(&file, with_options(&original, &options)).doing(|| "cannot write glusterd.vol")?;
+        std::fs::write(&file, with_options(&original, &options))
+            .doing(|| "cannot write glusterd.vol")?;
         let mut daemon = self.net.command("glusterd");
         daemon.arg(format!("--volfile={}", file.display())).args(["--log-level", "WARNING"]);
         daemon.arg("-l").arg(self.dir.join("log/glusterd.log"));
@@ -112,7 +118,9 @@ impl Volume {
     /// # Errors
     /// When GlusterFS refuses one.
     pub fn set(&self, options: &[(&str, &str)]) -> Outcome {
-        options.iter().try_for_each(|(key, value)| self.gluster(&["volume", "set", VOLUME, key, value]).map(drop))
+        options.iter().try_for_each(|(key, value)| {
+            self.gluster(&["volume", "set", VOLUME, key, value]).map(drop)
+        })
     }
 
     /// Where it is mounted.
@@ -150,7 +158,9 @@ impl Volume {
     pub fn kill_brick(&self, number: usize) -> Outcome {
         let brick = format!("--brick-name\0{}\0", self.brick_dir(number).display());
         let found = pids(&["glusterfsd", &brick]);
-        let Some(brick) = found.first() else { return fail(format!("brick {number} does not run")) };
+        let Some(brick) = found.first() else {
+            return fail(format!("brick {number} does not run"));
+        };
         kill_process(*brick, Signal::KILL).doing(|| "cannot kill a brick")
     }
 
@@ -164,7 +174,8 @@ impl Volume {
         kill_process(*client, Signal::KILL).doing(|| "cannot kill the client")
     }
 
-    /// Starts bricks that are dead, and waits until all have listened long enough for everybody to connect.
+    /// Starts bricks that are dead, and waits until all have listened long enough for everybody to
+    /// connect.
     ///
     /// # Errors
     /// When one does not come up.
@@ -225,8 +236,8 @@ impl Volume {
         self.gluster(&words).map(drop)
     }
 
-    /// Does `gluster volume heal info` count nothing on every brick? It runs this program, which the command cannot tell
-    /// of a socket that is not the default one.
+    /// Does `gluster volume heal info` count nothing on every brick? It runs this program, which
+    /// the command cannot tell of a socket that is not the default one.
     ///
     /// # Errors
     /// When it cannot be asked for as long as a command may take.
@@ -253,7 +264,10 @@ impl Volume {
 
     fn gluster_command(&self, words: &[&str]) -> Command {
         let mut command = self.net.command("gluster");
-        command.arg("--mode=script").arg(format!("--glusterd-sock={}", self.socket().display())).args(words);
+        command
+            .arg("--mode=script")
+            .arg(format!("--glusterd-sock={}", self.socket().display()))
+            .args(words);
         command
     }
 
@@ -288,7 +302,9 @@ impl Volume {
 
 /// A configuration of glusterd with these options in place of its own.
 fn with_options(original: &str, options: &[(&str, PathBuf)]) -> String {
-    let is_ours = |line: &&str| options.iter().any(|(key, _)| line.trim().starts_with(&format!("option {key} ")));
+    let is_ours = |line: &&str| {
+        options.iter().any(|(key, _)| line.trim().starts_with(&format!("option {key} ")))
+    };
     let mut text = String::new();
     for line in original.lines().filter(|line| !is_ours(line)) {
         if line.trim() == "end-volume" {
@@ -309,10 +325,15 @@ fn counts_nothing(summary: &str) -> bool {
 }
 
 fn heal_program() -> Outcome<PathBuf> {
-    let multiarch = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
-    let places = multiarch.map(|lib| lib.join("glusterfs")).chain(["/usr/libexec/glusterfs".into()]);
+    let multiarch =
+        std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let places =
+        multiarch.map(|lib| lib.join("glusterfs")).chain(["/usr/libexec/glusterfs".into()]);
     let found = places.map(|place| place.join("glfsheal")).find(|program| program.exists());
-    found.map_or_else(|| fail("no glfsheal below /usr/lib or /usr/libexec: install the package glusterfs-server"), Ok)
+    found.map_or_else(
+        || fail("no glfsheal below /usr/lib or /usr/libexec: install the package glusterfs-server"),
+        Ok,
+    )
 }
 
 /// Processes of GlusterFS whose command line has all of these.
@@ -327,7 +348,10 @@ mod tests {
     #[test]
     fn options_stand_once_and_inside_the_volume() {
         let original = "volume management\n    option working-directory /var\n    option max-port 60999\nend-volume\n";
-        let text = with_options(original, &[("working-directory", "/a".into()), ("run-directory", "/b".into())]);
+        let text = with_options(
+            original,
+            &[("working-directory", "/a".into()), ("run-directory", "/b".into())],
+        );
         let expected = "volume management\n    option max-port 60999\n    option working-directory /a\n    option \
             run-directory /b\nend-volume\n";
         assert_eq!(text, expected);
@@ -335,11 +359,14 @@ mod tests {
 
     #[test]
     fn healed_means_every_brick_connected_and_counted() {
-        let brick = |state: &str, count: &str| format!("Brick x\nStatus: {state}\nTotal Number of entries: {count}\n");
+        let brick = |state: &str, count: &str| {
+            format!("Brick x\nStatus: {state}\nTotal Number of entries: {count}\n")
+        };
         let healed = brick("Connected", "0").repeat(3);
         assert!(counts_nothing(&healed));
         assert!(!counts_nothing(&brick("Connected", "0").repeat(2)));
-        let away = brick("Connected", "0").repeat(2) + &brick("Transport endpoint is not connected", "-");
+        let away =
+            brick("Connected", "0").repeat(2) + &brick("Transport endpoint is not connected", "-");
         assert!(!counts_nothing(&away));
         assert!(!counts_nothing(&(brick("Connected", "0").repeat(2) + &brick("Connected", "10"))));
     }

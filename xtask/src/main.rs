@@ -1,4 +1,5 @@
-//! The developer's commands: `cargo xtask demo`, `cluster`, `check`, `test`, `sim`, `compare`, `bench`.
+//! The developer's commands: `cargo xtask demo`, `cluster`, `check`, `test`, `sim`, `compare`,
+//! `bench`.
 //!
 //! * [`demo`]: the system shown in plain words, from start to a dead and returned OSD.
 //! * [`cluster`]: separate processes in one directory, for hands and for every test here.
@@ -11,8 +12,8 @@
 //!
 //! * [`crash`]: faults at random under writers that remember what they were promised.
 //!
-//! Knows the product only by its binaries and their command lines, but for [`crash`], which reads fragment files with the
-//! product's own code. Start reading at [`cluster::Cluster`].
+//! Knows the product only by its binaries and their command lines, but for [`crash`], which reads
+//! fragment files with the product's own code. Start reading at [`cluster::Cluster`].
 
 mod bench;
 mod check;
@@ -56,22 +57,27 @@ enum Task {
     /// Runs a cluster of separate processes on this machine
     #[command(subcommand)]
     Cluster(cluster::cli::ClusterTask),
-    /// Formatting, lints, and the tests of the packages that changed: what is soon known of a change
+    /// Formatting, lints, and the tests of the packages that changed: what is soon known of a
+    /// change
     Check(check::CheckArgs),
-    /// Formatting, lints, all tests, and programs of others on a real mount; ends in `N passed, N failed`
+    /// Formatting, lints, all tests, and programs of others on a real mount; ends in `N passed, N
+    /// failed`
     Test(testrun::TestArgs),
     /// Feeds the decoders of bytes from outside with inputs that coverage leads to
     Fuzz(fuzz::FuzzArgs),
-    /// Kills, stops, cuts off and damages a mounted cluster at random, and checks everything that it had promised
+    /// Kills, stops, cuts off and damages a mounted cluster at random, and checks everything that
+    /// it had promised
     Crash(crash::CrashArgs),
     /// Calls with extreme arguments by an unprivileged user on one mount, beside a program that
     /// must not notice
     Soak(soak::SoakArgs),
     /// Measures a mount with fio: throughput, latency and CPU of each operation
     Numbers(numbers::NumbersArgs),
-    /// Measures Trefoil beside other systems: same machine, same minute, ratios, with a report under benches/runs
+    /// Measures Trefoil beside other systems: same machine, same minute, ratios, with a report
+    /// under benches/runs
     Compare(compare::CompareArgs),
-    /// Measures what a setting is worth: each of its values beside the defaults, with a report under benches/runs
+    /// Measures what a setting is worth: each of its values beside the defaults, with a report
+    /// under benches/runs
     Sweep(compare::SweepArgs),
     /// Compares in one run, and keeps a report
     #[command(subcommand)]
@@ -131,7 +137,9 @@ fn main() -> ExitCode {
 
 fn run(task: Task) -> Outcome {
     match task {
-        Task::PosixCheck { name, dir, quick } => return testrun::posix::run_one(&name, &dir, quick),
+        Task::PosixCheck { name, dir, quick } => {
+            return testrun::posix::run_one(&name, &dir, quick);
+        }
         Task::Stamp(task) => return stamp::run(task),
         Task::Load(args) => return compare::load(&args),
         Task::SameTree { from, copy, files, bytes } => {

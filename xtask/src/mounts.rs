@@ -9,7 +9,12 @@ use std::time::Duration;
 pub fn kind_at(dir: &Path) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let wanted = dir.to_string_lossy();
-    table.lines().filter_map(parse).filter(|(point, _)| *point == *wanted).map(|(_, kind)| kind).next_back()
+    table
+        .lines()
+        .filter_map(parse)
+        .filter(|(point, _)| *point == *wanted)
+        .map(|(_, kind)| kind)
+        .next_back()
 }
 
 /// Every mount point at or below `dir`, deepest and latest first.
@@ -21,10 +26,15 @@ pub fn below(dir: &Path) -> Vec<String> {
     points
 }
 
-/// Takes every mount at or below `dir` away: gently, else lazily. A dead FUSE daemon's mount goes too.
+/// Takes every mount at or below `dir` away: gently, else lazily. A dead FUSE daemon's mount goes
+/// too.
 pub fn clear(dir: &Path) {
     for point in below(dir) {
-        let gentle = exec::run(Command::new("umount").arg(&point), Duration::from_secs(10), &Interrupt::never());
+        let gentle = exec::run(
+            Command::new("umount").arg(&point),
+            Duration::from_secs(10),
+            &Interrupt::never(),
+        );
         if !gentle.is_ok_and(|r| r.ok()) {
             let _ = Command::new("umount").args(["-l", &point]).output();
         }

@@ -1,11 +1,13 @@
-//! A network of its own for each process of a cluster, so that it can be cut off or slowed without touching the machine's.
+//! A network of its own for each process of a cluster, so that it can be cut off or slowed without
+//! touching the machine's.
 //!
-//! Contract: a network is a prefix and nothing else: `PREFIX-hub` holds a bridge and the address of commands,
-//! `PREFIX-NAME` one process each, with the address [`address`] on a veth pair. All of it goes with the namespaces; the
-//! machine's own interfaces, routes and tables are never touched, so every network may use the same addresses.
+//! Contract: a network is a prefix and nothing else: `PREFIX-hub` holds a bridge and the address of
+//! commands, `PREFIX-NAME` one process each, with the address [`address`] on a veth pair. All of it
+//! goes with the namespaces; the machine's own interfaces, routes and tables are never touched, so
+//! every network may use the same addresses.
 //!
-//! Needs root, iproute2, nftables and nsenter. Faults: [`Net::cut`], [`Net::part`], [`Net::lossy`], [`Net::slow`], all
-//! undone by [`Net::mend`].
+//! Needs root, iproute2, nftables and nsenter. Faults: [`Net::cut`], [`Net::part`], [`Net::lossy`],
+//! [`Net::slow`], all undone by [`Net::mend`].
 
 use crate::error::{Outcome, ensure};
 use crate::exec::{self, Interrupt};
@@ -18,8 +20,8 @@ use std::time::Duration;
 const COMMAND_MAX: Duration = Duration::from_secs(20);
 /// Where commands of the developer stand.
 const HUB: &str = "hub";
-/// What a slowed process gets, both ways: some hundred 4 KiB writes a second, each behind a queue of up to
-/// `latency`; beyond that packets are dropped, as on a congested link.
+/// What a slowed process gets, both ways: some hundred 4 KiB writes a second, each behind a queue
+/// of up to `latency`; beyond that packets are dropped, as on a congested link.
 const SLOW: [&str; 6] = ["rate", "16mbit", "burst", "16kb", "latency", "400ms"];
 /// The firewall table of all faults.
 const TABLE: &str = "inet trefoil_fault";
@@ -72,12 +74,29 @@ impl Net {
         let hub = self.namespace(HUB);
         run("ip", &["netns", "add", &hub])?;
         run("ip", &["-n", &hub, "link", "add", "bridge", "type", "bridge"])?;
-        run("ip", &["-n", &hub, "address", "add", &format!("{}/24", Ipv4Addr::new(10, 77, 0, 1)), "dev", "bridge"])?;
+        run(
+            "ip",
+            &[
+                "-n",
+                &hub,
+                "address",
+                "add",
+                &format!("{}/24", Ipv4Addr::new(10, 77, 0, 1)),
+                "dev",
+                "bridge",
+            ],
+        )?;
         run("ip", &["-n", &hub, "link", "set", "bridge", "up"])?;
         for (name, addr) in names {
             let (own, port) = (self.namespace(name), port(name));
             run("ip", &["netns", "add", &own])?;
-            run("ip", &["link", "add", &port, "netns", &hub, "type", "veth", "peer", "name", "eth0", "netns", &own])?;
+            run(
+                "ip",
+                &[
+                    "link", "add", &port, "netns", &hub, "type", "veth", "peer", "name", "eth0",
+                    "netns", &own,
+                ],
+            )?;
             run("ip", &["-n", &hub, "link", "set", &port, "master", "bridge", "up"])?;
             run("ip", &["-n", &own, "address", "add", &format!("{addr}/24"), "dev", "eth0"])?;
             run("ip", &["-n", &own, "link", "set", "eth0", "up"])?;
@@ -124,8 +143,11 @@ impl Net {
     /// # Errors
     /// When tc refuses.
     pub fn slow(&self, name: &str) -> Outcome {
-        for (namespace, device) in [(self.namespace(name), "eth0".into()), (self.namespace(HUB), port(name))] {
-            let mut words = vec!["-n", &namespace, "qdisc", "replace", "dev", &device, "root", "tbf"];
+        for (namespace, device) in
+            [(self.namespace(name), "eth0".into()), (self.namespace(HUB), port(name))]
+        {
+            let mut words =
+                vec!["-n", &namespace, "qdisc", "replace", "dev", &device, "root", "tbf"];
             words.extend(SLOW);
             run("tc", &words)?;
         }
@@ -137,7 +159,9 @@ impl Net {
     /// # Errors
     /// When nft refuses.
     pub fn mend(&self, name: &str) -> Outcome {
-        for (namespace, device) in [(self.namespace(name), "eth0".into()), (self.namespace(HUB), port(name))] {
+        for (namespace, device) in
+            [(self.namespace(name), "eth0".into()), (self.namespace(HUB), port(name))]
+        {
             // Fails if it was not slow.
             let _ = run("tc", &["-n", &namespace, "qdisc", "delete", "dev", &device, "root"]);
         }
@@ -169,8 +193,8 @@ impl Net {
     }
 }
 
-/// A namespace with a loopback and nothing else, for what shall talk only to itself. Whatever runs in it, and all of its
-/// addresses, are out of everybody's way.
+/// A namespace with a loopback and nothing else, for what shall talk only to itself. Whatever runs
+/// in it, and all of its addresses, are out of everybody's way.
 #[derive(Clone, Debug)]
 pub struct Loopback {
     namespace: String,
@@ -224,7 +248,8 @@ pub fn sweep() {
 
 /// Does a name that [`prefix_of_this_process`] began come from a process that is gone?
 pub fn is_orphan(name: &str) -> bool {
-    let owner = name.strip_prefix("trefoil").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+    let owner =
+        name.strip_prefix("trefoil").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
     owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }
 

@@ -1,8 +1,10 @@
-//! `cargo xtask numbers`: fio on a mount of a fresh 2+1 cluster, with the CPU that each operation took.
+//! `cargo xtask numbers`: fio on a mount of a fresh 2+1 cluster, with the CPU that each operation
+//! took.
 //!
-//! Contract: measures, and asserts nothing. Each cell is run several times in turn, and the table shows medians. CPU is
-//! that of the whole machine (from /proc/stat), so everything is in it: fio, kernel, client, daemons, and whatever else
-//! ran; and of the client's and the daemons' processes beside it.
+//! Contract: measures, and asserts nothing. Each cell is run several times in turn, and the table
+//! shows medians. CPU is that of the whole machine (from /proc/stat), so everything is in it: fio,
+//! kernel, client, daemons, and whatever else ran; and of the client's and the daemons' processes
+//! beside it.
 
 use crate::cluster::{Cluster, layout::Spec};
 use crate::error::{Context, Outcome, fail};
@@ -56,7 +58,10 @@ pub fn run(args: &NumbersArgs, interrupt: &Interrupt) -> Outcome {
     let binaries = workspace::build_release(interrupt)?;
     let base = workspace::target_dir(interrupt)?;
     std::fs::create_dir_all(&base).doing(|| format!("cannot make {}", base.display()))?;
-    let dir = tempfile::Builder::new().prefix("numbers-").tempdir_in(&base).doing(|| "cannot make a directory")?;
+    let dir = tempfile::Builder::new()
+        .prefix("numbers-")
+        .tempdir_in(&base)
+        .doing(|| "cannot make a directory")?;
     let mount = dir.path().join("mnt");
     let spec = Spec { mount: Some(mount.clone()), ..Spec::new(&dir.path().join("cluster")) };
     let cluster = Cluster::up(&spec, &binaries, interrupt)?;
@@ -73,11 +78,16 @@ fn measure(cluster: &Cluster, mount: &Path, args: &NumbersArgs, interrupt: &Inte
     for run in 1..=args.runs {
         for (cell, (rw, bs)) in CELLS.iter().enumerate() {
             let sample = sample(cluster, mount, rw, bs, args.seconds, interrupt)?;
-            println!("run {run}: {rw} {bs}: {:.0} IOPS, {:.0} us of the machine each", sample.iops, sample.machine_us);
+            println!(
+                "run {run}: {rw} {bs}: {:.0} IOPS, {:.0} us of the machine each",
+                sample.iops, sample.machine_us
+            );
             samples[cell].push(sample);
         }
     }
-    println!("\n| cell | IOPS | MB/s | mean us | p99 us | CPU us per op: machine | client | daemons |");
+    println!(
+        "\n| cell | IOPS | MB/s | mean us | p99 us | CPU us per op: machine | client | daemons |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     for ((rw, bs), runs) in CELLS.iter().zip(&samples) {
         let m = |of: fn(&Sample) -> f64| median(runs.iter().map(of).collect());
@@ -95,7 +105,14 @@ fn measure(cluster: &Cluster, mount: &Path, args: &NumbersArgs, interrupt: &Inte
     Ok(())
 }
 
-fn sample(cluster: &Cluster, mount: &Path, rw: &str, bs: &str, seconds: u64, interrupt: &Interrupt) -> Outcome<Sample> {
+fn sample(
+    cluster: &Cluster,
+    mount: &Path,
+    rw: &str,
+    bs: &str,
+    seconds: u64,
+    interrupt: &Interrupt,
+) -> Outcome<Sample> {
     let before = cpu(cluster)?;
     let (rw_option, bs_option) = (format!("--rw={rw}"), format!("--bs={bs}"));
     let runtime = format!("--runtime={seconds}");
@@ -119,7 +136,13 @@ fn sample(cluster: &Cluster, mount: &Path, rw: &str, bs: &str, seconds: u64, int
 /// One fio over the files; its JSON.
 fn fio(mount: &Path, options: &[&str], interrupt: &Interrupt) -> Outcome<serde_json::Value> {
     let mut command = Command::new("fio");
-    command.args(["--name=cell", "--filename_format=f.$jobnum", "--direct=1", "--ioengine=libaio", "--iodepth=8"]);
+    command.args([
+        "--name=cell",
+        "--filename_format=f.$jobnum",
+        "--direct=1",
+        "--ioengine=libaio",
+        "--iodepth=8",
+    ]);
     command.args(["--randrepeat=0", "--norandommap", "--group_reporting", "--output-format=json"]);
     command.arg(format!("--directory={}", mount.display())).arg(format!("--numjobs={JOBS}"));
     command.arg(format!("--size={FILE_MIB}m")).args(options);
@@ -139,19 +162,37 @@ struct Cpu {
 fn cpu(cluster: &Cluster) -> Outcome<Cpu> {
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     let stat = std::fs::read_to_string("/proc/stat").doing(|| "cannot read /proc/stat")?;
-    let fields: Vec<f64> =
-        stat.lines().next().unwrap_or("").split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
+    let fields: Vec<f64> = stat
+        .lines()
+        .next()
+        .unwrap_or("")
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|f| f.parse().ok())
+        .collect();
     // user nice system idle iowait irq softirq: all but the idle ones
-    let [user, nice, system, _, _, irq, softirq, ..] = fields[..] else { return fail("/proc/stat looks strange") };
-    let mut cpu = Cpu { machine: (user + nice + system + irq + softirq) / ticks, client: 0.0, daemons: 0.0 };
+    let [user, nice, system, _, _, irq, softirq, ..] = fields[..] else {
+        return fail("/proc/stat looks strange");
+    };
+    let mut cpu =
+        Cpu { machine: (user + nice + system + irq + softirq) / ticks, client: 0.0, daemons: 0.0 };
     for daemon in cluster.all() {
         let Some(pid) = daemon.pid() else { continue };
         let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
         let text = std::fs::read_to_string(&path).doing(|| format!("cannot read {path}"))?;
         let after_name = text.rsplit(')').next().unwrap_or("");
         // utime and stime are fields 14 and 15, counted from the pid
-        let used: f64 = after_name.split_whitespace().skip(11).take(2).filter_map(|f| f.parse::<f64>().ok()).sum();
-        if daemon.name == "mount" { cpu.client += used / ticks } else { cpu.daemons += used / ticks }
+        let used: f64 = after_name
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .filter_map(|f| f.parse::<f64>().ok())
+            .sum();
+        if daemon.name == "mount" {
+            cpu.client += used / ticks
+        } else {
+            cpu.daemons += used / ticks
+        }
     }
     Ok(cpu)
 }

@@ -1,7 +1,7 @@
 //! Daemons that outlive the command that started them: a session of their own, a log, a pid file.
 //!
-//! Contract: a pid from a file is trusted only when that process's command line names the directory that the file
-//! belongs to, so that a pid used again by the system is never signalled.
+//! Contract: a pid from a file is trusted only when that process's command line names the directory
+//! that the file belongs to, so that a pid used again by the system is never signalled.
 
 use crate::error::{Context, Outcome, ensure, fail};
 use crate::exec::{Interrupt, last_lines};
@@ -36,10 +36,14 @@ impl Daemon {
         let raw: i32 = text.trim().parse().ok()?;
         let command_line = std::fs::read(format!("/proc/{raw}/cmdline")).ok()?;
         // A zombie has an empty command line, and so does not count as running.
-        String::from_utf8_lossy(&command_line).contains(&self.mark).then(|| Pid::from_raw(raw)).flatten()
+        String::from_utf8_lossy(&command_line)
+            .contains(&self.mark)
+            .then(|| Pid::from_raw(raw))
+            .flatten()
     }
 
-    /// Does it run? Looks twice: in the middle of an exec a process has no command line for a moment.
+    /// Does it run? Looks twice: in the middle of an exec a process has no command line for a
+    /// moment.
     pub fn is_alive(&self) -> bool {
         self.pid().is_some() || {
             std::thread::sleep(Duration::from_millis(30));
@@ -151,7 +155,11 @@ impl Daemon {
     pub fn kill(&self) -> Outcome {
         let pid = self.pid();
         self.signal(Signal::KILL)?;
-        ensure!(self.wait_end(pid, GONE_MAX), "{} is stuck in the kernel and cannot be killed", self.name);
+        ensure!(
+            self.wait_end(pid, GONE_MAX),
+            "{} is stuck in the kernel and cannot be killed",
+            self.name
+        );
         Ok(())
     }
 
@@ -182,7 +190,9 @@ pub fn most_resident(daemon: &Daemon) -> Outcome<u64> {
     let path = format!("/proc/{}/status", pid.as_raw_nonzero());
     let status = std::fs::read_to_string(&path).doing(|| format!("cannot read {path}"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|text| text.trim().strip_suffix(" kB")).and_then(|text| text.parse::<u64>().ok());
+    let kib = line
+        .and_then(|text| text.trim().strip_suffix(" kB"))
+        .and_then(|text| text.parse::<u64>().ok());
     kib.map_or_else(|| fail(format!("{path} has no VmHWM")), |kib| Ok(kib << 10))
 }
 
@@ -199,8 +209,9 @@ pub fn find(program: &str, marks: &[&str]) -> Vec<Pid> {
     processes.filter_map(number).filter(is_wanted).filter_map(Pid::from_raw).collect()
 }
 
-/// SIGKILL to everything whose program's name begins so and whose command line has something below this directory. Waits
-/// until it is gone: what still runs may put files into a directory that is removed.
+/// SIGKILL to everything whose program's name begins so and whose command line has something below
+/// this directory. Waits until it is gone: what still runs may put files into a directory that is
+/// removed.
 pub fn end_all(program: &str, dir: &Path) {
     let end = Instant::now() + GONE_MAX;
     loop {
@@ -215,12 +226,14 @@ pub fn end_all(program: &str, dir: &Path) {
     }
 }
 
-/// What stands in the command line of every process that works below this directory, and of no other.
+/// What stands in the command line of every process that works below this directory, and of no
+/// other.
 pub fn below(dir: &Path) -> String {
     format!("{}/", dir.display())
 }
 
-/// Does a process that is dying still have threads that may hold its files and locks? Its command line goes before them.
+/// Does a process that is dying still have threads that may hold its files and locks? Its command
+/// line goes before them.
 fn holds_files(pid: Pid) -> bool {
     let proc = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
     let threads = std::fs::read_dir(proc.join("task")).map_or(0, Iterator::count);

@@ -1,4 +1,5 @@
-//! The simulator of the write path, built with the switches of the protocol's rules, which no program has.
+//! The simulator of the write path, built with the switches of the protocol's rules, which no
+//! program has.
 
 use crate::error::Outcome;
 use crate::exec::{self, Interrupt};
@@ -9,7 +10,18 @@ use std::process::Command;
 pub fn command(args: &[String]) -> Command {
     let mut command = Command::new(workspace::cargo());
     command.current_dir(workspace::root());
-    command.args(["run", "--quiet", "--release", "--package", "simulation", "--features", "switches", "--"]).args(args);
+    command
+        .args([
+            "run",
+            "--quiet",
+            "--release",
+            "--package",
+            "simulation",
+            "--features",
+            "switches",
+            "--",
+        ])
+        .args(args);
     command
 }
 

@@ -1,11 +1,12 @@
 //! A writer that knows what it was promised, and the verifier that holds the file system to it.
 //!
-//! Contract: the file is an array of 512-byte pieces. Every piece written carries seed, piece number and version, and is
-//! filled from those, so that a torn, misplaced or stale piece shows. Before a write its intent goes to the manifest,
-//! after an fsync a line that says so. A direct write that was answered is noted too: it is beyond the kernel's cache,
-//! and what no fsync followed must yet survive the death of any processes. Verified is: every piece holds a version that
-//! was written to it, whole, and no older one than its last promised. The same for names: what was made and fsynced is
-//! there, what was removed is gone.
+//! Contract: the file is an array of 512-byte pieces. Every piece written carries seed, piece
+//! number and version, and is filled from those, so that a torn, misplaced or stale piece shows.
+//! Before a write its intent goes to the manifest, after an fsync a line that says so. A direct
+//! write that was answered is noted too: it is beyond the kernel's cache, and what no fsync
+//! followed must yet survive the death of any processes. Verified is: every piece holds a version
+//! that was written to it, whole, and no older one than its last promised. The same for names: what
+//! was made and fsynced is there, what was removed is gone.
 //!
 //! Manifest lines, outside the file system under test:
 //!
@@ -31,7 +32,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Unit of stamping: half a stripe of the default pool, so that writes of partial stripes occur too.
+/// Unit of stamping: half a stripe of the default pool, so that writes of partial stripes occur
+/// too.
 const PIECE_BYTES: usize = 512;
 /// Marks a stamped piece.
 const MAGIC: u64 = 0x7472_6566_6f69_6c73;
@@ -107,7 +109,9 @@ pub fn run(task: StampTask) -> Outcome {
     match task {
         StampTask::Write { place, stop, direct } => Writer::open(&place, direct)?.run(&stop),
         StampTask::Read { dir, copies, notes, stop } => read::run(&dir, &copies, &notes, &stop),
-        StampTask::Verify { place, syncs_min, fsynced_only } => verify(&place, syncs_min, fsynced_only),
+        StampTask::Verify { place, syncs_min, fsynced_only } => {
+            verify(&place, syncs_min, fsynced_only)
+        }
     }
 }
 
@@ -141,13 +145,19 @@ impl Promises {
             let words: Vec<&str> = line.split(' ').collect();
             let number = |at: usize| words.get(at).and_then(|w| w.parse::<u64>().ok());
             match (words[0], number(1), number(2), number(3)) {
-                ("w", Some(first), Some(count), Some(version)) => self.written(first, count, version),
+                ("w", Some(first), Some(count), Some(version)) => {
+                    self.written(first, count, version)
+                }
                 ("a", ..) => self.answered(),
                 ("s", ..) => self.synced(),
                 ("n", ..) => (self.last, _) = (None, self.open.clear()),
-                ("f", ..) if words.len() == 2 => drop(self.names.insert(words[1].into(), Some(true))),
+                ("f", ..) if words.len() == 2 => {
+                    self.names.insert(words[1].into(), Some(true));
+                }
                 ("u", ..) if words.len() == 2 => drop(self.names.insert(words[1].into(), None)),
-                ("U", ..) if words.len() == 2 => drop(self.names.insert(words[1].into(), Some(false))),
+                ("U", ..) if words.len() == 2 => {
+                    self.names.insert(words[1].into(), Some(false));
+                }
                 // A writer killed in the middle of a line has not acted on it.
                 _ if !text.ends_with('\n') && text.ends_with(line) => {}
                 _ => return fail(format!("the manifest has a strange line: {line}")),
@@ -213,8 +223,13 @@ impl<'a> Writer<'a> {
         fs::create_dir_all(&place.dir).doing(|| format!("cannot make {}", place.dir.display()))?;
         let flags = if direct { OFlags::DIRECT.bits() as i32 } else { 0 };
         let path = place.dir.join("stamped");
-        let file =
-            OpenOptions::new().create(true).truncate(false).read(true).write(true).custom_flags(flags).open(&path);
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .custom_flags(flags)
+            .open(&path);
         let file = file.doing(|| format!("cannot open {}", path.display()))?;
         let dir = File::open(&place.dir).doing(|| "cannot open the directory")?;
         file.sync_all().and_then(|()| dir.sync_all()).doing(|| "cannot sync the new file")?;
@@ -226,8 +241,15 @@ impl<'a> Writer<'a> {
             manifest.set_len(keep as u64).doing(|| "cannot cut the manifest")?;
         }
         manifest.write_all(b"n\n").doing(|| "cannot write the manifest")?;
-        let names = before.names.iter().filter(|(_, there)| **there == Some(true)).map(|(n, _)| n.clone()).collect();
-        let rng = fastrand::Rng::with_seed(place.seed ^ before.version.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let names = before
+            .names
+            .iter()
+            .filter(|(_, there)| **there == Some(true))
+            .map(|(n, _)| n.clone())
+            .collect();
+        let rng = fastrand::Rng::with_seed(
+            place.seed ^ before.version.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        );
         let buffer = vec![0; ALIGN_BYTES + WRITE_PIECES_MAX as usize * PIECE_BYTES];
         let (version, longest) = (before.version, Duration::ZERO);
         Ok(Writer { place, file, dir, manifest, rng, version, names, buffer, direct, longest })
@@ -248,7 +270,10 @@ impl<'a> Writer<'a> {
             syncs += 1;
         }
         self.sync()?;
-        println!("{writes} writes, {syncs} fsyncs, the longest took {} ms", self.longest.as_millis());
+        println!(
+            "{writes} writes, {syncs} fsyncs, the longest took {} ms",
+            self.longest.as_millis()
+        );
         Ok(())
     }
 
@@ -293,7 +318,9 @@ impl<'a> Writer<'a> {
         let name = format!("name-{}", self.version);
         let temporary = self.place.dir.join(format!("temporary-{}", self.version));
         let mut file = File::create(&temporary).doing(|| format!("create of {name}"))?;
-        file.write_all(name.as_bytes()).and_then(|()| file.sync_all()).doing(|| format!("write of {name}"))?;
+        file.write_all(name.as_bytes())
+            .and_then(|()| file.sync_all())
+            .doing(|| format!("write of {name}"))?;
         fs::rename(&temporary, self.place.dir.join(&name)).doing(|| format!("rename to {name}"))?;
         self.dir.sync_all().doing(|| "fsync of the directory")?;
         self.note(&format!("f {name}\n"))?;
@@ -309,7 +336,9 @@ impl<'a> Writer<'a> {
 /// The bytes of a piece in a version.
 fn stamped(seed: u64, piece: u64, version: u64) -> [u8; PIECE_BYTES] {
     let mut bytes = [0; PIECE_BYTES];
-    let mut rng = fastrand::Rng::with_seed(seed ^ piece.rotate_left(32) ^ version.wrapping_mul(0xd134_2543_de82_ef95));
+    let mut rng = fastrand::Rng::with_seed(
+        seed ^ piece.rotate_left(32) ^ version.wrapping_mul(0xd134_2543_de82_ef95),
+    );
     rng.fill(&mut bytes[32..]);
     for (slot, value) in bytes.chunks_exact_mut(8).zip([MAGIC, seed, piece, version]) {
         slot.copy_from_slice(&value.to_le_bytes());
@@ -322,7 +351,8 @@ fn version_of(seed: u64, piece: u64, bytes: &[u8]) -> Result<u64, String> {
     if bytes.iter().all(|&b| b == 0) {
         return Ok(0);
     }
-    let field = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
+    let field =
+        |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
     if (field(0), field(1), field(2)) != (MAGIC, seed, piece) {
         return Err(format!("holds foreign bytes {:02x?}", &bytes[..32]));
     }
@@ -336,16 +366,22 @@ fn version_of(seed: u64, piece: u64, bytes: &[u8]) -> Result<u64, String> {
 fn verify(place: &Place, syncs_min: u64, fsynced_only: bool) -> Outcome {
     let text = fs::read_to_string(&place.manifest).doing(|| "cannot read the manifest")?;
     let promises = Promises { fsynced_only, ..Promises::default() }.read(&text)?;
-    ensure!(promises.syncs >= syncs_min, "only {} fsyncs were made: this would show nothing", promises.syncs);
+    ensure!(
+        promises.syncs >= syncs_min,
+        "only {} fsyncs were made: this would show nothing",
+        promises.syncs
+    );
     let path = place.dir.join("stamped");
-    let mut bytes = crate::tree::read_uncached(&path).doing(|| format!("cannot read {}", path.display()))?;
+    let mut bytes =
+        crate::tree::read_uncached(&path).doing(|| format!("cannot read {}", path.display()))?;
     bytes.resize(place.pieces as usize * PIECE_BYTES, 0);
     let mut broken = Vec::new();
     for (piece, held) in (0u64..).zip(bytes.chunks_exact(PIECE_BYTES)) {
         let allowed = promises.pieces.get(&piece).map_or(&[0][..], Vec::as_slice);
         match version_of(place.seed, piece, held) {
             Ok(version) if allowed.contains(&version) => {}
-            Ok(version) => broken.push(format!("piece {piece} has version {version}; promised: one of {allowed:?}")),
+            Ok(version) => broken
+                .push(format!("piece {piece} has version {version}; promised: one of {allowed:?}")),
             Err(what) => broken.push(format!("piece {piece} {what}")),
         }
     }
@@ -353,17 +389,22 @@ fn verify(place: &Place, syncs_min: u64, fsynced_only: bool) -> Outcome {
         let content = fs::read(place.dir.join(name));
         match (there, content) {
             (Some(true), Ok(bytes)) if bytes == name.as_bytes() => {}
-            (Some(true), Ok(bytes)) => broken.push(format!("{name} holds {:?}", String::from_utf8_lossy(&bytes))),
+            (Some(true), Ok(bytes)) => {
+                broken.push(format!("{name} holds {:?}", String::from_utf8_lossy(&bytes)))
+            }
             (Some(true), Err(e)) => broken.push(format!("{name} was fsynced and is lost: {e}")),
             (Some(false), Ok(_)) => broken.push(format!("{name} was removed for good and is back")),
             (Some(false), Err(_)) | (None, _) => {}
         }
     }
-    let (count, first) = (broken.len(), broken.iter().take(8).cloned().collect::<Vec<_>>().join("\n  "));
+    let (count, first) =
+        (broken.len(), broken.iter().take(8).cloned().collect::<Vec<_>>().join("\n  "));
     ensure!(broken.is_empty(), "{count} broken promises:\n  {first}");
     let (pieces, names) = (promises.pieces.len(), promises.names.len());
     let Promises { syncs, acks, bytes, .. } = promises;
-    println!("{pieces} pieces and {names} names as promised by {syncs} fsyncs and {acks} acks; {bytes} bytes written");
+    println!(
+        "{pieces} pieces and {names} names as promised by {syncs} fsyncs and {acks} acks; {bytes} bytes written"
+    );
     Ok(())
 }
 

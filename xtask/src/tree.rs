@@ -1,4 +1,5 @@
-//! A real tree of files: found on this machine, bounded, copied, and compared byte by byte with all metadata.
+//! A real tree of files: found on this machine, bounded, copied, and compared byte by byte with all
+//! metadata.
 
 use crate::error::{Context, Outcome, ensure, fail};
 use crate::exec::{self, Interrupt};
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// A tree, or the part of it that fits the bounds: paths below the root, a directory before what it holds.
+/// A tree, or the part of it that fits the bounds: paths below the root, a directory before what it
+/// holds.
 #[derive(Clone, Debug)]
 pub struct Tree {
     /// Where it lies.
@@ -24,12 +26,17 @@ pub struct Tree {
     pub bytes: u64,
 }
 
-/// The toolchain's library sources if they are installed, else the sources of crates in cargo's registry.
+/// The toolchain's library sources if they are installed, else the sources of crates in cargo's
+/// registry.
 ///
 /// # Errors
 /// When neither is there, with the command that brings one.
 pub fn real(interrupt: &Interrupt) -> Outcome<PathBuf> {
-    let sysroot = exec::run_ok(Command::new("rustc").args(["--print", "sysroot"]), Duration::from_secs(30), interrupt)?;
+    let sysroot = exec::run_ok(
+        Command::new("rustc").args(["--print", "sysroot"]),
+        Duration::from_secs(30),
+        interrupt,
+    )?;
     let library = Path::new(sysroot.stdout.trim()).join("lib/rustlib/src/rust/library");
     let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|h| Path::new(&h).join(".cargo"));
@@ -95,7 +102,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Compares a copy with it: kinds, names, bytes, sizes, modes, modification times, link targets.
+    /// Compares a copy with it: kinds, names, bytes, sizes, modes, modification times, link
+    /// targets.
     ///
     /// # Errors
     /// With the first five differences.
@@ -162,7 +170,11 @@ fn compare_one(a: &Path, b: &Path) -> Option<String> {
     }
     if ma.is_symlink() {
         let (ta, tb) = (fs::read_link(a).ok(), fs::read_link(b).ok());
-        return if ta == tb { None } else { differs(format!("points to {tb:?} instead of {ta:?}")) };
+        return if ta == tb {
+            None
+        } else {
+            differs(format!("points to {tb:?} instead of {ta:?}"))
+        };
     }
     let mode = |m: &Metadata| m.permissions().mode() & 0o7777;
     if mode(&ma) != mode(&mb) {
@@ -190,7 +202,8 @@ pub fn first_difference(expected: &[u8], found: &[u8]) -> Option<String> {
     Some(format!("byte {at} is {:#04x} instead of {:#04x}", found[at], expected[at]))
 }
 
-/// Reads a file after dropping the kernel's clean pages of it, so that the file system is really asked.
+/// Reads a file after dropping the kernel's clean pages of it, so that the file system is really
+/// asked.
 ///
 /// # Errors
 /// Those of the system.
@@ -242,8 +255,12 @@ mod tests {
             |copy| fs::write(copy.join("sub/file"), b"0123456780").unwrap(),
             |copy| fs::write(copy.join("stranger"), b"").unwrap(),
             |copy| fs::remove_file(copy.join("link")).unwrap(),
-            |copy| fs::set_permissions(copy.join("other"), PermissionsExt::from_mode(0o600)).unwrap(),
-            |copy| File::open(copy.join("sub")).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap(),
+            |copy| {
+                fs::set_permissions(copy.join("other"), PermissionsExt::from_mode(0o600)).unwrap()
+            },
+            |copy| {
+                File::open(copy.join("sub")).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap()
+            },
         ];
         for spoil in spoilers {
             let dir = tempfile::tempdir().unwrap();

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Lines of documents that are read from top to bottom.
-const LINES_MAX: [(&str, usize); 3] = [("README.md", 120), ("ARCHITECTURE.md", 200), ("docs/design/glossary.md", 31)];
+const LINES_MAX: [(&str, usize); 3] =
+    [("README.md", 120), ("ARCHITECTURE.md", 200), ("docs/design/glossary.md", 31)];
 /// Columns of prose in the documents by reader. Tables, examples and links cannot always be broken.
 const COLUMNS_MAX: usize = 100;
 /// Lines of any page.
@@ -22,9 +23,12 @@ fn read(path: &Path) -> String {
 
 /// Files below a directory of the repository that end so.
 fn files_below(dir: &Path, extension: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
-    let paths = entries.map(|entry| entry.expect("listed").path()).filter(|path| !path.ends_with("target"));
-    let files = paths.flat_map(|path| if path.is_dir() { files_below(&path, extension) } else { vec![path] });
+    let entries =
+        std::fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    let paths =
+        entries.map(|entry| entry.expect("listed").path()).filter(|path| !path.ends_with("target"));
+    let files = paths
+        .flat_map(|path| if path.is_dir() { files_below(&path, extension) } else { vec![path] });
     files.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
 }
 
@@ -34,11 +38,22 @@ fn below(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Documents at the top of the repository.
-const TOP: [&str; 6] = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "RELEASE.md"];
+const TOP: [&str; 6] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "RELEASE.md",
+];
 
 fn documents() -> Vec<PathBuf> {
     let others = ["benches/README.md", "vendor/fuser/README.md"];
-    TOP.iter().chain(&others).map(|name| root().join(name)).chain(below(&root().join("docs"))).collect()
+    TOP.iter()
+        .chain(&others)
+        .map(|name| root().join(name))
+        .chain(below(&root().join("docs")))
+        .collect()
 }
 
 /// Targets of inline links, and the line of each.
@@ -54,7 +69,11 @@ fn links(text: &str) -> Vec<(usize, String)> {
 
 /// What a heading is called in a link.
 fn anchor(heading: &str) -> String {
-    let kept = heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
+    let kept = heading
+        .to_lowercase()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+        .collect::<String>();
     kept.replace(' ', "-")
 }
 
@@ -68,10 +87,13 @@ fn links_lead_somewhere() {
     let mut dangling = Vec::new();
     for path in documents() {
         let text = read(&path);
-        for (line, target) in links(&text).into_iter().filter(|(_, target)| !target.contains("://")) {
+        for (line, target) in links(&text).into_iter().filter(|(_, target)| !target.contains("://"))
+        {
             let (file, wanted) = target.split_once('#').unwrap_or((&target, ""));
-            let there = if file.is_empty() { path.clone() } else { path.with_file_name("").join(file) };
-            let is_right = there.exists() && (wanted.is_empty() || has_anchor(&read(&there), wanted));
+            let there =
+                if file.is_empty() { path.clone() } else { path.with_file_name("").join(file) };
+            let is_right =
+                there.exists() && (wanted.is_empty() || has_anchor(&read(&there), wanted));
             if !is_right {
                 dangling.push(format!("{}:{line}: {target}", path.display()));
             }
@@ -83,17 +105,42 @@ fn links_lead_somewhere() {
 #[test]
 fn documents_by_reader_fit_on_a_screen() {
     let mut wide = Vec::new();
-    let by_reader =
-        ["docs/use", "docs/compare", "docs/design", "docs/develop"].map(|dir| below(&root().join(dir))).concat();
+    let by_reader = ["docs/use", "docs/compare", "docs/design", "docs/develop"]
+        .map(|dir| below(&root().join(dir)))
+        .concat();
     for path in by_reader.into_iter().chain(TOP.map(|name| root().join(name))) {
         for (number, line) in read(&path).lines().enumerate() {
-            let is_exempt = line.starts_with('|') || line.starts_with("    ") || line.contains("](");
+            let is_exempt =
+                line.starts_with('|') || line.starts_with("    ") || line.contains("](");
             if !is_exempt && line.chars().count() > COLUMNS_MAX {
                 wide.push(format!("{}:{}", path.display(), number + 1));
             }
         }
     }
     assert!(wide.is_empty(), "lines above {COLUMNS_MAX} columns: {wide:#?}");
+}
+
+/// Code is held to the same width by rustfmt, but for what it cannot break: words in quotes.
+#[test]
+fn comments_fit_on_a_screen() {
+    let formatting = read(&root().join("rustfmt.toml"));
+    assert!(formatting.contains(&format!("max_width = {COLUMNS_MAX}")), "{formatting}");
+    let mut wide = Vec::new();
+    for path in
+        ["crates", "xtask", "benches"].map(|dir| files_below(&root().join(dir), "rs")).concat()
+    {
+        let mut is_example = false;
+        for (number, line) in read(&path).lines().enumerate() {
+            let Some(comment) = line.trim_start().strip_prefix("//") else { continue };
+            let text = comment.trim_start_matches(['/', '!']);
+            is_example ^= text.trim_start().starts_with("```");
+            let is_exempt = is_example || text.starts_with(" |") || text.starts_with("     ");
+            if !is_exempt && line.chars().count() > COLUMNS_MAX {
+                wide.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "comments above {COLUMNS_MAX} columns: {wide:#?}");
 }
 
 #[test]
@@ -108,16 +155,23 @@ fn what_is_read_in_one_go_stays_short() {
 fn no_page_is_too_long_for_one_subject() {
     for path in below(&root().join("docs")) {
         let lines = read(&path).lines().count();
-        assert!(lines <= PAGE_LINES_MAX, "{} has {lines} lines, at most {PAGE_LINES_MAX}", path.display());
+        assert!(
+            lines <= PAGE_LINES_MAX,
+            "{} has {lines} lines, at most {PAGE_LINES_MAX}",
+            path.display()
+        );
     }
 }
 
 #[test]
 fn the_book_has_every_page_once() {
     let docs = root().join("docs");
-    let listed: Vec<PathBuf> =
-        links(&read(&docs.join("SUMMARY.md"))).into_iter().map(|(_, target)| docs.join(target)).collect();
-    let pages: BTreeSet<PathBuf> = below(&docs).into_iter().filter(|path| !path.ends_with("SUMMARY.md")).collect();
+    let listed: Vec<PathBuf> = links(&read(&docs.join("SUMMARY.md")))
+        .into_iter()
+        .map(|(_, target)| docs.join(target))
+        .collect();
+    let pages: BTreeSet<PathBuf> =
+        below(&docs).into_iter().filter(|path| !path.ends_with("SUMMARY.md")).collect();
     let once: BTreeSet<PathBuf> = listed.iter().cloned().collect();
     assert_eq!(once.len(), listed.len(), "docs/SUMMARY.md lists a page twice");
     let missing: Vec<_> = pages.difference(&once).collect();
@@ -134,7 +188,9 @@ fn decisions_are_numbered_without_a_gap() {
         let number = format!("{number:04}");
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         assert!(name.starts_with(&format!("{number}-")), "{name} is not number {number}");
-        assert!(read(path).starts_with(&format!("# {number} ")), "{name} does not begin with its number");
+        let text = read(path);
+        assert!(text.starts_with(&format!("# {number} ")), "{name} does not begin with its number");
+        assert!(text.len() > 100, "{name} says nothing");
     }
 }
 
@@ -145,7 +201,10 @@ fn paths_named(text: &str) -> Vec<&str> {
     let is_path = |c: char| c.is_alphanumeric() || "/_-.{}*<>,:$".contains(c);
     let words = text.split(|c| !is_path(c)).map(|word| word.trim_end_matches(['.', ',', ':']));
     words
-        .filter(|word| TOPS.iter().any(|top| word.starts_with(top)) && !word.contains(['{', '*', '<', ':', '$']))
+        .filter(|word| {
+            TOPS.iter().any(|top| word.starts_with(top))
+                && !word.contains(['{', '*', '<', ':', '$'])
+        })
         .collect()
 }
 
@@ -158,14 +217,18 @@ fn files_named_in_documents_and_comments_are_there() {
         let gone = paths_named(&text).into_iter().filter(|name| !root().join(name).exists());
         missing.extend(gone.map(|name| format!("{}: {name}", path.display())));
     }
-    let code = ["crates", "xtask", "benches"].map(|dir| files_below(&root().join(dir), "rs")).concat();
+    let code =
+        ["crates", "xtask", "benches"].map(|dir| files_below(&root().join(dir), "rs")).concat();
     assert!(code.len() > 300, "only {} files of code were found", code.len());
     for path in code {
         let text = read(&path);
-        let documents =
-            paths_named(&text).into_iter().filter(|name| name.starts_with("docs/") && name.ends_with(".md"));
+        let documents = paths_named(&text)
+            .into_iter()
+            .filter(|name| name.starts_with("docs/") && name.ends_with(".md"));
         missing.extend(
-            documents.filter(|name| !root().join(name).exists()).map(|name| format!("{}: {name}", path.display())),
+            documents
+                .filter(|name| !root().join(name).exists())
+                .map(|name| format!("{}: {name}", path.display())),
         );
     }
     assert!(missing.is_empty(), "named, and not in the repository: {missing:#?}");
@@ -179,7 +242,10 @@ fn rules(code: &str) -> Vec<(String, String)> {
     for line in list.lines().map(str::trim).take_while(|line| *line != "}") {
         match line.strip_prefix("///") {
             Some(words) => text = format!("{text} {}", words.trim()),
-            None => rules.push((line.trim_end_matches(',').to_owned(), std::mem::take(&mut text).trim().to_owned())),
+            None => rules.push((
+                line.trim_end_matches(',').to_owned(),
+                std::mem::take(&mut text).trim().to_owned(),
+            )),
         }
     }
     rules
@@ -194,7 +260,11 @@ fn every_rule_of_the_protocol_is_told() {
         let row = format!("| `{name}` | {text} | ");
         assert!(page.contains(&row), "docs/design/rules.md lacks the row: {row}");
     }
-    assert_eq!(page.matches("\n| `").count(), rules.len(), "docs/design/rules.md has rules that are not in the code");
+    assert_eq!(
+        page.matches("\n| `").count(),
+        rules.len(),
+        "docs/design/rules.md has rules that are not in the code"
+    );
 }
 
 #[test]
@@ -257,9 +327,13 @@ fn settings_and_options_named_in_documents_exist() {
 
 #[test]
 fn commands_named_in_documents_exist() {
-    let help = std::process::Command::new(env!("CARGO_BIN_EXE_xtask")).arg("--help").output().expect("xtask runs");
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .arg("--help")
+        .output()
+        .expect("xtask runs");
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    let known: BTreeSet<&str> = help.lines().filter_map(|line| line.strip_prefix("  ")).map(name).collect();
+    let known: BTreeSet<&str> =
+        help.lines().filter_map(|line| line.strip_prefix("  ")).map(name).collect();
     let mut unknown = BTreeSet::new();
     for path in documents() {
         let text = read(&path);
@@ -279,7 +353,10 @@ fn paths_are_told_from_other_words() {
 
 #[test]
 fn links_and_headings_are_told_from_other_text() {
-    assert_eq!(links("a [b](c.md) and [d](e#f)\nnone"), [(1, "c.md".to_owned()), (1, "e#f".to_owned())]);
+    assert_eq!(
+        links("a [b](c.md) and [d](e#f)\nnone"),
+        [(1, "c.md".to_owned()), (1, "e#f".to_owned())]
+    );
     assert!(has_anchor("# Answer writes early\n", "answer-writes-early"));
     assert!(!has_anchor("Answer writes early\n", "answer-writes-early"));
 }

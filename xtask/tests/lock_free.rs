@@ -20,12 +20,16 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What a line declares that is or has an atomic: a field, or a type with one inside or as a parameter.
+/// What a line declares that is or has an atomic: a field, or a type with one inside or as a
+/// parameter.
 fn declared(line: &str) -> Option<&str> {
     let (before, _) = line.trim().split_once("Atomic")?;
-    let public = ["pub(crate) ", "pub(super) ", "pub "].into_iter().find_map(|public| before.strip_prefix(public));
+    let public = ["pub(crate) ", "pub(super) ", "pub "]
+        .into_iter()
+        .find_map(|public| before.strip_prefix(public));
     let rest = public.unwrap_or(before);
-    let (named, is_type) = rest.strip_prefix("struct ").map_or((rest, false), |named| (named, true));
+    let (named, is_type) =
+        rest.strip_prefix("struct ").map_or((rest, false), |named| (named, true));
     let end = named.find(|c: char| !c.is_alphanumeric() && c != '_')?;
     let is_field = named[end..].starts_with(": ") && !named[end..].contains('&');
     (end > 0 && (is_type || is_field)).then(|| &named[..end])
@@ -40,7 +44,10 @@ fn products() -> Vec<(String, String)> {
     let product = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).expect("a source");
         let product = text.split("\n#[cfg(test)]").next().unwrap_or_default().to_owned();
-        (path.strip_prefix(root().join("crates")).expect("under crates").display().to_string(), product)
+        (
+            path.strip_prefix(root().join("crates")).expect("under crates").display().to_string(),
+            product,
+        )
     };
     files.into_iter().map(product).collect()
 }
@@ -53,7 +60,9 @@ fn list() -> String {
 fn names_bare_lock(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
     let words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
-    words.into_iter().any(|word| matches!(word, "Mutex" | "RwLock" | "ReentrantMutex" | "FairMutex" | "Condvar"))
+    words
+        .into_iter()
+        .any(|word| matches!(word, "Mutex" | "RwLock" | "ReentrantMutex" | "FairMutex" | "Condvar"))
 }
 
 #[test]
@@ -63,8 +72,9 @@ fn every_lock_without_a_name_is_in_the_list() {
     let is_listed = |file: &str| locks.contains(&format!("| `{file}` |"));
     let products = products();
     // what only simulates is no program
-    let bare =
-        products.iter().filter(|(file, text)| !file.starts_with("simulation/") && text.lines().any(names_bare_lock));
+    let bare = products.iter().filter(|(file, text)| {
+        !file.starts_with("simulation/") && text.lines().any(names_bare_lock)
+    });
     let bare: Vec<&String> = bare.map(|(file, _)| file).collect();
     let missing: Vec<_> = bare.iter().filter(|file| !is_listed(file)).collect();
     assert!(
@@ -72,14 +82,23 @@ fn every_lock_without_a_name_is_in_the_list() {
         "make these a ContentionMutex, or give a reason in docs/design/lock-free.md: {missing:#?}"
     );
     let rows = locks.lines().filter(|line| line.starts_with("| `")).count();
-    assert_eq!(rows, bare.len(), "the list has files without such a lock; these have one: {bare:#?}");
+    assert_eq!(
+        rows,
+        bare.len(),
+        "the list has files without such a lock; these have one: {bare:#?}"
+    );
 }
 
 #[test]
 fn bare_locks_are_told_from_others() {
-    let bare = ["    state: RwLock<State>,", "use parking_lot::Mutex;", "    inner: parking_lot::Mutex<T>,"];
+    let bare = [
+        "    state: RwLock<State>,",
+        "use parking_lot::Mutex;",
+        "    inner: parking_lot::Mutex<T>,",
+    ];
     assert!(bare.into_iter().all(names_bare_lock));
-    let others = ["    map: ContentionMutex<Map>,", "/// Not a Mutex.", "fn f() -> MutexGuard<'_, T> {"];
+    let others =
+        ["    map: ContentionMutex<Map>,", "/// Not a Mutex.", "fn f() -> MutexGuard<'_, T> {"];
     assert!(!others.into_iter().any(names_bare_lock));
 }
 
@@ -91,7 +110,9 @@ fn every_atomic_is_in_the_list() {
         // A row, or a paragraph.
         let of_file: Vec<&str> = list
             .split("\n\n")
-            .flat_map(|part| if part.starts_with('|') { part.lines().collect() } else { vec![part] })
+            .flat_map(
+                |part| if part.starts_with('|') { part.lines().collect() } else { vec![part] },
+            )
             .filter(|entry| entry.contains(&format!("`{file}`")))
             .collect();
         for name in product.lines().filter_map(declared) {

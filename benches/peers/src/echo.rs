@@ -1,4 +1,5 @@
-//! The floor: blocking sockets, a thread per connection at each end, one write and one read per message.
+//! The floor: blocking sockets, a thread per connection at each end, one write and one read per
+//! message.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

@@ -1,5 +1,6 @@
-//! gRPC by `tonic`, with one thread at each end, a channel per connection, and messages that are raw bytes: what a
-//! protobuf message with one field of bytes would cost, without the copy into that field.
+//! gRPC by `tonic`, with one thread at each end, a channel per connection, and messages that are
+//! raw bytes: what a protobuf message with one field of bytes would cost, without the copy into
+//! that field.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -95,7 +96,8 @@ impl UnaryService<Bytes> for Read {
     type Future = Answer<Response<Bytes>, Status>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let size = request.into_inner().first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize;
+        let size = request.into_inner().first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+            as usize;
         let reply = self.0.slice(..size.min(self.0.len()));
         Box::pin(async move { Ok(Response::new(reply)) })
     }

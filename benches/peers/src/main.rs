@@ -1,12 +1,14 @@
-//! `cargo xtask bench peers`: the messenger, gRPC and a bare blocking echo, over the same loopback in one run.
+//! `cargo xtask bench peers`: the messenger, gRPC and a bare blocking echo, over the same loopback
+//! in one run.
 //!
 //! * [`measure`]: what a client counts, and what both processes' CPU time was meanwhile.
 //! * [`ours`], [`grpc`], [`echo`]: the three systems, each with a server and a client.
 //! * [`report`]: medians, targets, figure.
 //!
-//! Contract: client and server are processes of their own, started anew for each cell. A client sends an 8-byte request
-//! that names a size, and the server answers with so many bytes. The messenger and gRPC have one thread at each end;
-//! the echo has one per connection at each end, and neither batches nor checks anything.
+//! Contract: client and server are processes of their own, started anew for each cell. A client
+//! sends an 8-byte request that names a size, and the server answers with so many bytes. The
+//! messenger and gRPC have one thread at each end; the echo has one per connection at each end, and
+//! neither batches nor checks anything.
 
 mod echo;
 mod error;
@@ -131,7 +133,8 @@ fn compare(args: &Args) -> Result<(), PeerError> {
                 let shape = Shape { size, connections, in_flight, warm_up_ms, measure_ms };
                 for run in 0..runs {
                     for system in System::ALL {
-                        let one = Measured { system: system.name().into(), run, ..cell(system, shape)? };
+                        let one =
+                            Measured { system: system.name().into(), run, ..cell(system, shape)? };
                         println!(
                             "{:9} {size:7} B, {connections} connections, {in_flight:2} in flight: {:8.0} messages/s, {:6.1} us of CPU",
                             one.system,
@@ -157,10 +160,15 @@ fn compare(args: &Args) -> Result<(), PeerError> {
 fn cell(system: System, shape: Shape) -> Result<Measured, PeerError> {
     let this = std::env::current_exe()?;
     let mut server = Guard(
-        Command::new(&this).args(["serve", system.name()]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?,
+        Command::new(&this)
+            .args(["serve", system.name()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?,
     );
     let mut addr = String::new();
-    let stdout = server.0.stdout.take().ok_or(PeerError::Child("the server's output is not here"))?;
+    let stdout =
+        server.0.stdout.take().ok_or(PeerError::Child("the server's output is not here"))?;
     BufReader::new(stdout).read_line(&mut addr)?;
     let pid = server.0.id().to_string();
     let shape = serde_json::to_string(&shape)?;

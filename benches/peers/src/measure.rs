@@ -1,7 +1,7 @@
 //! What a client counts.
 //!
-//! Contract: only answers in the measured time count. CPU time is the sum over all threads of a process, as the kernel
-//! gives it in `/proc`, read at the beginning and the end of that time.
+//! Contract: only answers in the measured time count. CPU time is the sum over all threads of a
+//! process, as the kernel gives it in `/proc`, read at the beginning and the end of that time.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -89,7 +89,9 @@ impl Meter {
         let (elapsed, after) = (begin.elapsed(), cpu());
         let latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
         let messages = latencies.count();
-        let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / 1e3 / messages.max(1) as f64;
+        let each = |before: u64, after: u64| {
+            after.saturating_sub(before) as f64 / 1e3 / messages.max(1) as f64
+        };
         Measured {
             system: String::new(),
             run: 0,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use messenger::sync::block_on;
 use messenger::{
-    CallError, ConnectConfig, Connection, ListenConfig, Message, NoService, Runtime, RuntimeConfig, Service,
-    TrafficClass, Worker,
+    CallError, ConnectConfig, Connection, ListenConfig, Message, NoService, Runtime, RuntimeConfig,
+    Service, TrafficClass, Worker,
 };
 use placement::threads::{Mapping, PlacementConfig};
 use protocol::ClusterId;
@@ -23,7 +23,8 @@ struct Server(Bytes);
 
 impl Service for Server {
     fn on_message(&self, _: &Worker, connection: &Connection, message: Message) {
-        let size = message.front.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize;
+        let size =
+            message.front.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize;
         connection.reply(&message, 2, Bytes::new(), self.0.slice(..size.min(self.0.len())));
     }
 }
@@ -64,7 +65,9 @@ pub fn load(addr: SocketAddr, server: u32, shape: Shape) -> Result<Measured, Pee
 async fn ask(connection: Connection, meter: Meter, front: Bytes) -> Result<(), CallError> {
     while meter.goes_on() {
         let begin = Instant::now();
-        connection.call(Message::new(TrafficClass::Client, 1, front.clone(), Bytes::new()), DEADLINE).await?;
+        connection
+            .call(Message::new(TrafficClass::Client, 1, front.clone(), Bytes::new()), DEADLINE)
+            .await?;
         meter.answered(begin);
     }
     Ok(())

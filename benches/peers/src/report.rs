@@ -18,7 +18,8 @@ pub fn home() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// One line of `summary.json`, of the same shape as that of the contention bench; ratios are to the messenger.
+/// One line of `summary.json`, of the same shape as that of the contention bench; ratios are to the
+/// messenger.
 #[derive(Serialize)]
 struct Row {
     scenario: String,
@@ -55,7 +56,12 @@ fn cells(measured: &[Measured]) -> Vec<Cell> {
     cells
 }
 
-fn value(measured: &[Measured], (connections, in_flight, size): Cell, system: System, of: Of) -> f64 {
+fn value(
+    measured: &[Measured],
+    (connections, in_flight, size): Cell,
+    system: System,
+    of: Of,
+) -> f64 {
     let same = |m: &&Measured| {
         (m.shape.connections, m.shape.in_flight, m.shape.size) == (connections, in_flight, size)
             && m.system == system.name()
@@ -71,8 +77,10 @@ pub fn write(dir: &Path, name: &str, machine: &Machine, measured: &[Measured]) -
     for cell in cells(measured) {
         for system in System::ALL {
             for (metric, of) in METRICS {
-                let (value, base) =
-                    (value(measured, cell, system, of), value(measured, cell, System::Messenger, of));
+                let (value, base) = (
+                    value(measured, cell, system, of),
+                    value(measured, cell, System::Messenger, of),
+                );
                 rows.push(Row {
                     scenario: format!("peers/connections-{}/in-flight-{}", cell.0, cell.1),
                     mapping: system.name(),
@@ -101,9 +109,11 @@ fn figure(measured: &[Measured]) -> String {
     let mut panels = Vec::new();
     for connections in [1, 8] {
         for in_flight in [1, 16] {
-            let own: Vec<Cell> = cells.iter().filter(|c| (c.0, c.1) == (connections, in_flight)).copied().collect();
+            let own: Vec<Cell> =
+                cells.iter().filter(|c| (c.0, c.1) == (connections, in_flight)).copied().collect();
             let bars = |system| {
-                let each = |cell: &Cell| value(measured, *cell, system, |m| 1e6 / m.cpu_us().max(1e-3));
+                let each =
+                    |cell: &Cell| value(measured, *cell, system, |m| 1e6 / m.cpu_us().max(1e-3));
                 own.iter().map(each).collect()
             };
             panels.push(Panel {
@@ -122,7 +132,11 @@ fn figure(measured: &[Measured]) -> String {
     let figure = Figure {
         title: "Messages per second of CPU, client and server together".into(),
         note: "Real CPU, two processes over loopback; medians.".into(),
-        styles: System::ALL.iter().zip([3, 1, 0]).map(|(system, look)| style(look, system.name())).collect(),
+        styles: System::ALL
+            .iter()
+            .zip([3, 1, 0])
+            .map(|(system, look)| style(look, system.name()))
+            .collect(),
         columns: 2,
         panel: (420.0, 240.0),
         panels,
@@ -133,14 +147,25 @@ fn figure(measured: &[Measured]) -> String {
 fn text(name: &str, machine: &Machine, measured: &[Measured], runs: usize) -> String {
     let mut out = format!("# The messenger and its peers: {name}\n\n");
     let changed = if machine.modified { " with uncommitted changes" } else { "" };
-    let _ = writeln!(out, "* Command: `cargo xtask bench peers`\n* Commit: {}{changed}", machine.commit);
+    let _ = writeln!(
+        out,
+        "* Command: `cargo xtask bench peers`\n* Commit: {}{changed}",
+        machine.commit
+    );
     let _ = writeln!(out, "* Machine: {}", machine.words());
     let (before, after) = (machine.load_before, machine::load_average());
     let _ = writeln!(out, "* Load average before and after: {before:.1}, {after:.1}");
-    let _ = writeln!(out, "* {runs} runs of each cell, systems in turn; tables show medians\n\n{ABOUT}");
+    let _ = writeln!(
+        out,
+        "* {runs} runs of each cell, systems in turn; tables show medians\n\n{ABOUT}"
+    );
     targets(&mut out, measured);
-    let _ = writeln!(out, "\n## All cells\n\nCPU is that of all threads of a process, per message.\n");
-    let _ = writeln!(out, "| connections | in flight on each | bytes | system | messages/s | mean us | p99 us | CPU us: client | server | both | messages per CPU second, to the messenger |");
+    let _ =
+        writeln!(out, "\n## All cells\n\nCPU is that of all threads of a process, per message.\n");
+    let _ = writeln!(
+        out,
+        "| connections | in flight on each | bytes | system | messages/s | mean us | p99 us | CPU us: client | server | both | messages per CPU second, to the messenger |"
+    );
     let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|");
     for cell in cells(measured) {
         for system in System::ALL {
@@ -187,7 +212,10 @@ fn targets(out: &mut String, measured: &[Measured]) {
     let cpu = |system| value(measured, cell, system, Measured::cpu_us);
     let (ours, grpc, echo) = (cpu(System::Messenger), cpu(System::Grpc), cpu(System::Echo));
     let yes = |met: bool| if met { "yes" } else { "**no**" };
-    let _ = writeln!(out, "## Targets, 4K, one connection, 16 in flight\n\n| target | met | numbers |\n|---|---|---|");
+    let _ = writeln!(
+        out,
+        "## Targets, 4K, one connection, 16 in flight\n\n| target | met | numbers |\n|---|---|---|"
+    );
     let _ = writeln!(
         out,
         "| at least 3x the messages of gRPC per CPU second | {} | {grpc:.1} us to {ours:.1} us: {:.2}x |",

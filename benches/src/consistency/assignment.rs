@@ -1,7 +1,7 @@
 //! gfid to core: the thesis's table and arithmetic, compared on few and on many files.
 //!
-//! Contract: how even they are is computed; what a look-up costs is measured on this machine by one thread, and by two
-//! at once where they share a table.
+//! Contract: how even they are is computed; what a look-up costs is measured on this machine by one
+//! thread, and by two at once where they share a table.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -47,7 +47,8 @@ impl Ids {
 
     fn of(self, files: usize) -> Vec<u128> {
         let mut random = fastrand::Rng::with_seed(1);
-        let inode = |step: usize| move |file: usize| Gfid::of_inode((1000 + file * step) as u64).get();
+        let inode =
+            |step: usize| move |file: usize| Gfid::of_inode((1000 + file * step) as u64).get();
         match self {
             Ids::InTurn => (0..files).map(inode(1)).collect(),
             Ids::Random => (0..files).map(|_| random.u128(..)).collect(),

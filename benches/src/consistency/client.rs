@@ -1,7 +1,7 @@
 //! One client of a run: codes, locks and sends, on a worker of its own.
 //!
-//! Contract: real CPU and real sockets. A write is coded and sent to all shards, a read asks the k data shards. What is
-//! counted goes into [`Counters`], which anyone may read.
+//! Contract: real CPU and real sockets. A write is coded and sent to all shards, a read asks the k
+//! data shards. What is counted goes into [`Counters`], which anyone may read.
 
 use std::cell::{Cell as Slot, RefCell};
 use std::collections::HashMap;
@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ec_store::cluster_lock::{Access, Action, Actions, FileLock, LockCounts, Policy, Reply, Request as LockRequest};
+use ec_store::cluster_lock::{
+    Access, Action, Actions, FileLock, LockCounts, Policy, Reply, Request as LockRequest,
+};
 use ec_store::codec::{self, Codec};
 use ec_store::layout::{Layout, Piece};
 use messenger::sync::{Receiver, Sender, oneshot};
@@ -49,8 +51,17 @@ pub(super) struct Counters {
 impl Counters {
     /// As of now, in the order of the fields.
     pub(super) fn read(&self) -> [u64; 7] {
-        let Counters { operations, requests, notices, round_trips, acquisitions, fallbacks, lock_wait_ns } = self;
-        [operations, requests, notices, round_trips, acquisitions, fallbacks, lock_wait_ns].map(|c| c.load(Relaxed))
+        let Counters {
+            operations,
+            requests,
+            notices,
+            round_trips,
+            acquisitions,
+            fallbacks,
+            lock_wait_ns,
+        } = self;
+        [operations, requests, notices, round_trips, acquisitions, fallbacks, lock_wait_ns]
+            .map(|c| c.load(Relaxed))
     }
 
     fn add_locking(&self, before: LockCounts, after: LockCounts) {
@@ -102,7 +113,9 @@ struct Listens(Weak<Inner>);
 
 impl Service for Listens {
     fn on_message(&self, _: &Worker, _: &Connection, message: Message) {
-        let (Some(inner), Some(gfid)) = (self.0.upgrade(), wire::parse_wanted(&message)) else { return };
+        let (Some(inner), Some(gfid)) = (self.0.upgrade(), wire::parse_wanted(&message)) else {
+            return;
+        };
         inner.config.counters.notices.fetch_add(1, Relaxed);
         Client { inner }.with_lock(gfid, |lock| Ok(lock.on_wanted()));
     }
@@ -115,7 +128,10 @@ pub(super) fn gfid(file: usize) -> Gfid {
 
 impl Client {
     /// Connects to all servers; done once each has answered.
-    pub(super) async fn connect(worker: Worker, config: ClientConfig) -> Result<Client, BenchError> {
+    pub(super) async fn connect(
+        worker: Worker,
+        config: ClientConfig,
+    ) -> Result<Client, BenchError> {
         let inner = Rc::new(Inner {
             worker: worker.clone(),
             policy: config.consistency.policy(),
@@ -143,7 +159,11 @@ impl Client {
         Ok(client)
     }
 
-    async fn connect_lane(&self, addr: std::net::SocketAddr, lane: usize) -> Result<Connection, BenchError> {
+    async fn connect_lane(
+        &self,
+        addr: std::net::SocketAddr,
+        lane: usize,
+    ) -> Result<Connection, BenchError> {
         let worker = &self.inner.worker;
         let name = self.inner.config.number.to_string();
         let lane = u16::try_from(lane).unwrap_or(u16::MAX);
@@ -151,7 +171,9 @@ impl Client {
         let weak = Rc::downgrade(&self.inner);
         worker.set_local(Rc::new(weak));
         let listens = |worker: &Worker| -> Rc<dyn Service> {
-            Rc::new(Listens(worker.local::<Weak<Inner>>().map_or_else(Weak::new, |weak| (*weak).clone())))
+            Rc::new(Listens(
+                worker.local::<Weak<Inner>>().map_or_else(Weak::new, |weak| (*weak).clone()),
+            ))
         };
         let connection = worker.handle().connect(worker.index(), config, listens);
         let greeting = Request { gfid: Gfid::ROOT, what: What::Greeting };
@@ -168,7 +190,9 @@ impl Client {
                 let Some(inner) = weak.upgrade() else { return };
                 let (client, now) = (Client { inner }, Instant::now());
                 let files: Vec<Gfid> = client.inner.files.borrow().keys().copied().collect();
-                files.into_iter().for_each(|gfid| client.with_lock(gfid, |lock| Ok(lock.expire(now))));
+                files
+                    .into_iter()
+                    .for_each(|gfid| client.with_lock(gfid, |lock| Ok(lock.expire(now))));
             }
         });
     }
@@ -199,7 +223,12 @@ impl Client {
     }
 
     /// Writes whole stripes, under the lock that the mode wants.
-    pub(super) async fn write(&self, gfid: Gfid, offset: u64, data: &[u8]) -> Result<(), BenchError> {
+    pub(super) async fn write(
+        &self,
+        gfid: Gfid,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), BenchError> {
         self.lock(gfid, Access::Exclusive).await?;
         let result = self.write_locked(gfid, offset, data).await;
         self.unlock(gfid, Access::Exclusive);
@@ -217,12 +246,15 @@ impl Client {
     /// Reads all shards, without a lock: do they fit together?
     pub(super) async fn is_whole(&self, gfid: Gfid, range: Range<u64>) -> Result<bool, BenchError> {
         let fragment = self.inner.layout.fragment_cover(&range);
-        let all = (0..profile().shards()).map(|shard| self.ask_read(gfid, ShardIndex::new(shard), &fragment));
+        let all = (0..profile().shards())
+            .map(|shard| self.ask_read(gfid, ShardIndex::new(shard), &fragment));
         let shards = replies(all.collect()).await?;
         let (data, parity) = shards.split_at(profile().k().into());
         let mut coded = vec![vec![0; data[0].len()]; parity.len()];
         let data: Vec<&[u8]> = data.iter().map(AsRef::as_ref).collect();
-        self.inner.codec.encode(&data, &mut coded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+        self.inner
+            .codec
+            .encode(&data, &mut coded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
         Ok(coded.iter().zip(parity).all(|(coded, parity)| coded == parity))
     }
 
@@ -242,7 +274,8 @@ impl Client {
     /// The fragments' bytes of all shards.
     fn encode(&self, range: &Range<u64>, fragment: &Range<u64>, data: &[u8]) -> Vec<Bytes> {
         let length = (fragment.end - fragment.start) as usize;
-        let mut buffers: Vec<_> = (0..profile().shards()).map(|_| self.inner.worker.pool().take(length)).collect();
+        let mut buffers: Vec<_> =
+            (0..profile().shards()).map(|_| self.inner.worker.pool().take(length)).collect();
         let (stripes, parity) = buffers.split_at_mut(profile().k().into());
         let mut to: Vec<&mut [u8]> = stripes.iter_mut().map(AsMut::as_mut).collect();
         self.inner.layout.scatter(range.start, data, fragment.start, &mut to);
@@ -254,10 +287,13 @@ impl Client {
 
     async fn read_locked(&self, gfid: Gfid, range: Range<u64>) -> Result<Bytes, BenchError> {
         let fragment = self.inner.layout.fragment_cover(&range);
-        let calls = (0..profile().k()).map(|shard| self.ask_read(gfid, ShardIndex::new(shard), &fragment)).collect();
+        let calls = (0..profile().k())
+            .map(|shard| self.ask_read(gfid, ShardIndex::new(shard), &fragment))
+            .collect();
         self.count_round();
         let shards = replies(calls).await?;
-        let pieces: Vec<Piece<'_>> = shards.iter().map(|bytes| Piece { offset: fragment.start, bytes }).collect();
+        let pieces: Vec<Piece<'_>> =
+            shards.iter().map(|bytes| Piece { offset: fragment.start, bytes }).collect();
         let mut user = self.inner.worker.pool().take((range.end - range.start) as usize);
         self.inner.layout.gather(range, &pieces, user.as_mut());
         Ok(user.freeze())
@@ -265,14 +301,19 @@ impl Client {
 
     fn ask_read(&self, gfid: Gfid, shard: ShardIndex, fragment: &Range<u64>) -> Call {
         let bytes = u32::try_from(fragment.end - fragment.start).unwrap_or(u32::MAX);
-        self.send(shard, Request { gfid, what: What::Read { offset: fragment.start, bytes } }, Bytes::new())
+        self.send(
+            shard,
+            Request { gfid, what: What::Read { offset: fragment.start, bytes } },
+            Bytes::new(),
+        )
     }
 
     fn count_round(&self) {
         self.inner.config.counters.round_trips.fetch_add(1, Relaxed);
     }
 
-    /// Sends a request to the server of a shard, at once, in order with everything else that goes to the file's core.
+    /// Sends a request to the server of a shard, at once, in order with everything else that goes
+    /// to the file's core.
     fn send(&self, shard: ShardIndex, request: Request, data: Bytes) -> Call {
         if !matches!(request.what, What::Lock { .. }) {
             self.inner.config.counters.requests.fetch_add(1, Relaxed);
@@ -317,7 +358,11 @@ impl Client {
     }
 
     /// Does something with a file's lock, and what follows from it.
-    fn with_lock(&self, gfid: Gfid, f: impl FnOnce(&mut FileLock<u64>) -> Result<Actions<u64>, BenchError>) {
+    fn with_lock(
+        &self,
+        gfid: Gfid,
+        f: impl FnOnce(&mut FileLock<u64>) -> Result<Actions<u64>, BenchError>,
+    ) {
         let mut failed = None;
         self.with_file(gfid, |file| {
             let before = file.lock.counts();
@@ -365,7 +410,8 @@ impl Client {
     }
 
     fn ask(&self, gfid: Gfid, LockRequest { server, ask }: LockRequest, access: Access) {
-        let call = self.send(server, Request { gfid, what: What::Lock { ask, access } }, Bytes::new());
+        let call =
+            self.send(server, Request { gfid, what: What::Lock { ask, access } }, Bytes::new());
         let client = self.clone();
         self.inner.worker.spawn(async move {
             match call.await {

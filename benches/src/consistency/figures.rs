@@ -10,8 +10,7 @@ use crate::scenario::Pattern;
 use plot::{Figure, Panel, Plot, Style, style};
 
 const CPU_NOTE: &str = "Real CPU: three servers and all clients share the cores of one machine; 2+1, memory, loopback.";
-const BLOCKING_NOTE: &str =
-    "Blocking service time: servers sleep for each message and KiB, so that 8 threads act as 8 cores each.";
+const BLOCKING_NOTE: &str = "Blocking service time: servers sleep for each message and KiB, so that 8 threads act as 8 cores each.";
 
 /// All figures that the results have the cells for.
 pub(super) fn draw(results: &Results) -> Vec<Drawn> {
@@ -24,14 +23,36 @@ pub(super) fn draw(results: &Results) -> Vec<Drawn> {
         drawn.extend(block_sizes(results, file, title, pattern));
     }
     let of = |files, is_blocking, block_bytes| {
-        move |pattern, clients| Cell { is_blocking, files, ..figure_cell(pattern, block_bytes, clients) }
+        move |pattern, clients| Cell {
+            is_blocking,
+            files,
+            ..figure_cell(pattern, block_bytes, clients)
+        }
     };
     let many = "Figure 4.3: the total by clients, each with files of its own, 4K";
-    drawn.extend(totals(results, "fig-4-3-clients.svg", many, CPU_NOTE, of(Files::Many, false, BLOCKS[0])));
+    drawn.extend(totals(
+        results,
+        "fig-4-3-clients.svg",
+        many,
+        CPU_NOTE,
+        of(Files::Many, false, BLOCKS[0]),
+    ));
     let few = "The same with two files that all clients share, 4K";
-    drawn.extend(totals(results, "fig-few-files.svg", few, CPU_NOTE, of(Files::Few, false, BLOCKS[0])));
+    drawn.extend(totals(
+        results,
+        "fig-few-files.svg",
+        few,
+        CPU_NOTE,
+        of(Files::Few, false, BLOCKS[0]),
+    ));
     let blocking = "Blocking service time: the total by clients, files of their own, 64K";
-    drawn.extend(totals(results, "fig-blocking.svg", blocking, BLOCKING_NOTE, of(Files::Many, true, BLOCKS[2])));
+    drawn.extend(totals(
+        results,
+        "fig-blocking.svg",
+        blocking,
+        BLOCKING_NOTE,
+        of(Files::Many, true, BLOCKS[2]),
+    ));
     drawn.extend(where_from(results));
     drawn
 }
@@ -53,18 +74,28 @@ fn is_measured(results: &Results, cell: &Cell) -> bool {
     results.samples.iter().any(|sample| sample.cell == *cell)
 }
 
-/// Throughput by block size, one panel for each number of clients that all block sizes were measured with.
-fn block_sizes(results: &Results, file: &'static str, title: &str, pattern: Pattern) -> Option<Drawn> {
+/// Throughput by block size, one panel for each number of clients that all block sizes were
+/// measured with.
+fn block_sizes(
+    results: &Results,
+    file: &'static str,
+    title: &str,
+    pattern: Pattern,
+) -> Option<Drawn> {
     let modes = results.modes();
     let mut panels = Vec::new();
     for clients in CLIENTS {
-        let blocks: Vec<u64> =
-            BLOCKS.into_iter().filter(|block| is_measured(results, &figure_cell(pattern, *block, clients))).collect();
+        let blocks: Vec<u64> = BLOCKS
+            .into_iter()
+            .filter(|block| is_measured(results, &figure_cell(pattern, *block, clients)))
+            .collect();
         if blocks.is_empty() || (blocks.len() < BLOCKS.len() && !panels.is_empty()) {
             continue;
         }
         let of = |mode: &Consistency| {
-            let mb = |block: &u64| value(results, &figure_cell(pattern, *block, clients), *mode, Sample::mb_per_s);
+            let mb = |block: &u64| {
+                value(results, &figure_cell(pattern, *block, clients), *mode, Sample::mb_per_s)
+            };
             blocks.iter().map(mb).collect()
         };
         panels.push(Panel {
@@ -79,7 +110,14 @@ fn block_sizes(results: &Results, file: &'static str, title: &str, pattern: Patt
             },
         });
     }
-    figure(file, format!("{title}, files of their own; medians"), CPU_NOTE, looks(&modes), 2, panels)
+    figure(
+        file,
+        format!("{title}, files of their own; medians"),
+        CPU_NOTE,
+        looks(&modes),
+        2,
+        panels,
+    )
 }
 
 /// Throughput and CPU of the threads that serve sockets, by number of clients.
@@ -95,8 +133,10 @@ fn totals(
     let metrics: [(&str, Of); 2] =
         [("MB/s", Sample::mb_per_s), ("CPU of socket threads (%)", |s| s.socket_cpu_share * 100.0)];
     for pattern in PATTERNS {
-        let clients: Vec<usize> =
-            CLIENTS.into_iter().filter(|clients| is_measured(results, &cell(pattern, *clients))).collect();
+        let clients: Vec<usize> = CLIENTS
+            .into_iter()
+            .filter(|clients| is_measured(results, &cell(pattern, *clients)))
+            .collect();
         if clients.is_empty() {
             continue;
         }
@@ -126,7 +166,8 @@ fn where_from(results: &Results) -> Option<Drawn> {
         .into_iter()
         .flat_map(|pattern| [BLOCKS[0], BLOCKS[2]].map(|block| (pattern, block)))
         .map(|(pattern, block)| {
-            let name = format!("{} {}", pattern.name().trim_start_matches("rand"), size_name(block));
+            let name =
+                format!("{} {}", pattern.name().trim_start_matches("rand"), size_name(block));
             (name, figure_cell(pattern, block, 1))
         })
         .filter(|(_, cell)| is_measured(results, cell))
@@ -154,8 +195,16 @@ fn where_from(results: &Results) -> Option<Drawn> {
                 .collect(),
         },
     };
-    let caption = "Where the gain comes from: one operation, one client with files of its own; medians";
-    figure("fig-where-from.svg", caption.into(), CPU_NOTE, looks(&modes), 2, metrics.map(panel).to_vec())
+    let caption =
+        "Where the gain comes from: one operation, one client with files of its own; medians";
+    figure(
+        "fig-where-from.svg",
+        caption.into(),
+        CPU_NOTE,
+        looks(&modes),
+        2,
+        metrics.map(panel).to_vec(),
+    )
 }
 
 fn figure(
@@ -169,7 +218,14 @@ fn figure(
     if panels.is_empty() {
         return None;
     }
-    let figure = Figure { title: caption.clone(), note: note.into(), styles, columns, panel: (430.0, 240.0), panels };
+    let figure = Figure {
+        title: caption.clone(),
+        note: note.into(),
+        styles,
+        columns,
+        panel: (430.0, 240.0),
+        panels,
+    };
     Some(Drawn { file, caption, svg: figure.draw() })
 }
 
@@ -191,7 +247,12 @@ mod tests {
         }
         let drawn = draw(&Results::new(samples));
         let files: Vec<&str> = drawn.iter().map(|figure| figure.file).collect();
-        let expected = ["fig-4-1-randread.svg", "fig-4-2-randwrite.svg", "fig-4-3-clients.svg", "fig-where-from.svg"];
+        let expected = [
+            "fig-4-1-randread.svg",
+            "fig-4-2-randwrite.svg",
+            "fig-4-3-clients.svg",
+            "fig-where-from.svg",
+        ];
         assert_eq!(files, expected);
         for figure in drawn {
             assert!(!figure.svg.contains("NaN") && figure.svg.contains("per-core"));

@@ -1,12 +1,15 @@
-//! `cargo bench -p benches --bench consistency`: what it costs to keep shards alike, GlusterFS's way and per core.
+//! `cargo bench -p benches --bench consistency`: what it costs to keep shards alike, GlusterFS's
+//! way and per core.
 //!
-//! After "Per-core file allocation method for eliminating the overhead of maintaining consistency between nodes in a
-//! distributed file system" (Woohyung Han, Seoul National University, 2017), "the thesis" here; it draws its Figures 4.1
-//! to 4.3. Contract: three servers and up to eight clients in this process, over real sockets, with the real codec
-//! (2+1), layout, fragment store and lock protocol (`ec_store::cluster_lock`). Modes take turns within each round of a
-//! cell. Nothing here asserts a time.
+//! After "Per-core file allocation method for eliminating the overhead of maintaining consistency
+//! between nodes in a distributed file system" (Woohyung Han, Seoul National University, 2017),
+//! "the thesis" here; it draws its Figures 4.1 to 4.3. Contract: three servers and up to eight
+//! clients in this process, over real sockets, with the real codec (2+1), layout, fragment store
+//! and lock protocol (`ec_store::cluster_lock`). Modes take turns within each round of a cell.
+//! Nothing here asserts a time.
 //!
-//! Start reading at `plan` for what is measured, `run` for how, `node` for what a server is in each mode.
+//! Start reading at `plan` for what is measured, `run` for how, `node` for what a server is in each
+//! mode.
 
 mod assignment;
 mod client;
@@ -37,7 +40,10 @@ use results::Results;
 use run::{Order, Setting};
 
 #[derive(Parser)]
-#[command(name = "consistency", about = "GlusterFS's cluster lock and per-core file allocation, compared in one run")]
+#[command(
+    name = "consistency",
+    about = "GlusterFS's cluster lock and per-core file allocation, compared in one run"
+)]
 struct Args {
     /// One short run of each of a few cells
     #[arg(long)]
@@ -45,7 +51,8 @@ struct Args {
     /// Ways to keep operations in order; the first is what the others are compared with
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Consistency::MEASURED)]
     consistency: Vec<Consistency>,
-    /// Threads of a server that take from its I/O queue; GlusterFS's performance.io-thread-count, and its default
+    /// Threads of a server that take from its I/O queue; GlusterFS's performance.io-thread-count,
+    /// and its default
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
     io_threads: u16,
     /// Only cells whose name has this in it
@@ -90,7 +97,9 @@ fn run(args: &Args, command: &str) -> Result<PathBuf, BenchError> {
     let mut plan = if args.quick { Plan::quick() } else { Plan::whole() };
     plan.cells.retain(|cell| args.only.as_ref().is_none_or(|part| cell.words().contains(part)));
     if plan.cells.is_empty() || args.consistency.is_empty() {
-        return Err(BenchError::Scenario("no cell has that in its name, or no mode is left".into()));
+        return Err(BenchError::Scenario(
+            "no cell has that in its name, or no mode is left".into(),
+        ));
     }
     let setting = Setting { plan, io_threads: args.io_threads.into(), data: runner::data() };
     let order = check_order(&setting)?;
@@ -114,14 +123,20 @@ fn check_order(setting: &Setting) -> Result<Vec<Order>, BenchError> {
     for consistency in Consistency::ALL {
         for clients in [1, 2] {
             let order = run::check_order(consistency, clients, setting)?;
-            println!("order: {:18} {clients} clients: {} of {} torn", consistency.name(), order.torn, order.looks);
+            println!(
+                "order: {:18} {clients} clients: {} of {} torn",
+                consistency.name(),
+                order.torn,
+                order.looks
+            );
             all.push(order);
         }
     }
     Ok(all)
 }
 
-/// All cells; within each round of a cell the modes take turns, so that what else the machine does falls on all of them.
+/// All cells; within each round of a cell the modes take turns, so that what else the machine does
+/// falls on all of them.
 fn measure(setting: &Setting, modes: &[Consistency]) -> Result<Results, BenchError> {
     let total = setting.plan.cells.len() * setting.plan.rounds * modes.len();
     let mut samples = Vec::new();

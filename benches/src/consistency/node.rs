@@ -1,8 +1,9 @@
 //! One server of a run, as the mode wants it.
 //!
-//! Contract: real sockets on loopback, real workers, one runtime for each server. With [`Execution::SharedQueue`] and
-//! [`Execution::Table`] a connection is served by one worker, given out in turn (`round-robin`): that is cheaper than
-//! GlusterFS's event threads, any of which may read any socket, and keeps as little order, since the queue keeps none.
+//! Contract: real sockets on loopback, real workers, one runtime for each server. With
+//! [`Execution::SharedQueue`] and [`Execution::Table`] a connection is served by one worker, given
+//! out in turn (`round-robin`): that is cheaper than GlusterFS's event threads, any of which may
+//! read any socket, and keeps as little order, since the queue keeps none.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,8 +15,8 @@ use std::sync::Arc;
 use ec_store::medium::Dir;
 use messenger::sync::{ContentionMutex, LockStats};
 use messenger::{
-    CloseReason, Connection, ListenConfig, Listener, Mapping, Message, PeerInfo, PlacementConfig, Runtime,
-    RuntimeConfig, Service, Worker,
+    CloseReason, Connection, ListenConfig, Listener, Mapping, Message, PeerInfo, PlacementConfig,
+    Runtime, RuntimeConfig, Service, Worker,
 };
 use placement::files::CoreTable;
 use protocol::{ClusterId, Gfid, SessionId, ShardIndex};
@@ -70,15 +71,22 @@ impl Node {
                 let (queue, place, io) = start_queue(&runtime, &name, config)?;
                 let factory = move |_: &Worker| {
                     let (queue, place) = (Arc::clone(&queue), Arc::clone(&place));
-                    Rc::new(Receiver { queue, place, clients: Clients::default() }) as Rc<dyn Service>
+                    Rc::new(Receiver { queue, place, clients: Clients::default() })
+                        as Rc<dyn Service>
                 };
                 (Some(io), runtime.handle().listen(listen, factory)?)
             }
             Execution::Table => {
                 let table = CoreTable::new(config.workers);
-                let table = Arc::new(ContentionMutex::new(runtime.handle().locks(), "gfid-queue table", table));
+                let table = Arc::new(ContentionMutex::new(
+                    runtime.handle().locks(),
+                    "gfid-queue table",
+                    table,
+                ));
                 start_cores(&runtime, config)?;
-                let factory = move |_: &Worker| Rc::new(Router::new(Some(Arc::clone(&table)))) as Rc<dyn Service>;
+                let factory = move |_: &Worker| {
+                    Rc::new(Router::new(Some(Arc::clone(&table)))) as Rc<dyn Service>
+                };
                 (None, runtime.handle().listen(listen, factory)?)
             }
             Execution::Arithmetic => {
@@ -97,7 +105,8 @@ impl Node {
 
     /// CPU time of all its threads so far, in nanoseconds; of those that serve sockets alone.
     pub(super) fn cpu_ns(&self) -> (u64, u64) {
-        let sockets: u64 = machine::thread_cpu_ns(&self.name, self.runtime.handle().workers()).iter().sum();
+        let sockets: u64 =
+            machine::thread_cpu_ns(&self.name, self.runtime.handle().workers()).iter().sum();
         let io: u64 = machine::thread_cpu_ns(&io_name(&self.name), self.io_threads).iter().sum();
         (sockets + io, sockets)
     }
@@ -128,8 +137,11 @@ fn start_queue(
     let fragments = Fragments::open(config.dir.clone(), config.shard, 0, handle.locks())?;
     let place = Arc::new(SharedPlace::new(fragments, handle.locks()));
     let queue = Arc::new(Queue::new(handle.locks()));
-    let hands =
-        |index| Hands { pool: Arc::clone(handle.pools().pool(index)), service: config.service, debt: Debt::default() };
+    let hands = |index| Hands {
+        pool: Arc::clone(handle.pools().pool(index)),
+        service: config.service,
+        debt: Debt::default(),
+    };
     let io = IoThreads::start(&io_name(name), config.io_threads, Arc::clone(&queue), &place, hands);
     Ok((queue, place, io.map_err(BenchError::Threads)?))
 }
@@ -146,7 +158,8 @@ fn start_cores(runtime: &Runtime, config: &NodeConfig) -> Result<(), BenchError>
         let config = config.clone();
         let opened = runtime.handle().block_on_worker(index, move |worker| async move {
             let core = u16::try_from(index).unwrap_or(u16::MAX);
-            let fragments = Fragments::open(config.dir, config.shard, core, worker.handle().locks())?;
+            let fragments =
+                Fragments::open(config.dir, config.shard, core, worker.handle().locks())?;
             let pool = Arc::clone(worker.pool());
             let hands = Hands { pool, service: config.service, debt: Debt::default() };
             worker.set_local(Rc::new(Core { place: CorePlace::new(fragments), hands }));
@@ -193,8 +206,8 @@ impl Service for Receiver {
     }
 }
 
-/// Brings a request to the core that owns its file: the one that the table names, or without one this one, to which the
-/// client has sent it.
+/// Brings a request to the core that owns its file: the one that the table names, or without one
+/// this one, to which the client has sent it.
 struct Router {
     table: Option<Arc<ContentionMutex<CoreTable>>>,
     clients: Clients,
@@ -206,7 +219,12 @@ impl Router {
     }
 
     /// On the core `to`, in the order of the connection's messages.
-    fn run(connection: &Connection, worker: &Worker, to: usize, f: impl FnOnce(&Core) + Send + 'static) {
+    fn run(
+        connection: &Connection,
+        worker: &Worker,
+        to: usize,
+        f: impl FnOnce(&Core) + Send + 'static,
+    ) {
         let on_core = move |worker: &Worker| {
             if let Some(core) = worker.local::<Core>() {
                 f(&core);
@@ -237,13 +255,17 @@ impl Service for Router {
         self.clients.borrow_mut().insert(connection.id(), client);
         for core in self.cores(worker) {
             let joined = connection.clone();
-            Router::run(connection, worker, core, move |core| place::join(&core.place, client, joined));
+            Router::run(connection, worker, core, move |core| {
+                place::join(&core.place, client, joined)
+            });
         }
     }
 
     fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
         let client = self.clients.borrow().get(&connection.id()).copied();
-        let (Some(client), Some(Request { gfid, .. })) = (client, Request::parse(&message)) else { return };
+        let (Some(client), Some(Request { gfid, .. })) = (client, Request::parse(&message)) else {
+            return;
+        };
         let from = connection.clone();
         Router::run(connection, worker, self.core_of(worker, gfid), move |core| {
             place::serve(&core.place, &core.hands, client, &from, message);

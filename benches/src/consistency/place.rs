@@ -1,6 +1,8 @@
-//! Where a server carries out a request: its fragments and its locks, shared by threads or one core's own.
+//! Where a server carries out a request: its fragments and its locks, shared by threads or one
+//! core's own.
 //!
-//! Contract: what is done is the same everywhere; who may do it at the same time is the [`Place`]'s.
+//! Contract: what is done is the same everywhere; who may do it at the same time is the
+//! [`Place`]'s.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,7 +13,8 @@ use ec_store::cluster_lock::{
     Access, Ask, Grant, Holders, Lock, LockOwner, LockRange, LockTable, Refused, Reply, Waited,
 };
 use ec_store::fragment::{
-    FragmentConfig, FragmentError, FragmentFile, FragmentKey, FragmentStore, Mark, ReadMode, sector_crcs,
+    FragmentConfig, FragmentError, FragmentFile, FragmentKey, FragmentStore, Mark, ReadMode,
+    sector_crcs,
 };
 use ec_store::medium::Dir;
 use messenger::buffer::Pool;
@@ -28,7 +31,8 @@ pub(super) const FILE_BYTES: u64 = 512 << 10;
 
 /// 2+1, as the thesis has it; a file is one object.
 pub(super) fn profile() -> Profile {
-    const PROFILE: Result<Profile, protocol::ids::ProfileError> = Profile::new(2, 1, 512, FILE_BYTES);
+    const PROFILE: Result<Profile, protocol::ids::ProfileError> =
+        Profile::new(2, 1, 512, FILE_BYTES);
     PROFILE.expect("a profile that exists")
 }
 
@@ -48,12 +52,14 @@ impl Fragments {
         locks: &ThreadLocks,
     ) -> Result<Fragments, FragmentError> {
         let cluster = ClusterId::new(1);
-        let store = FragmentStore::open(dir, CoreId::new(core), cluster, FragmentConfig::default(), locks)?;
+        let store =
+            FragmentStore::open(dir, CoreId::new(core), cluster, FragmentConfig::default(), locks)?;
         Ok(Fragments { store, shard, pg: PgId { pool: PoolId::new(1), number: core.into() } })
     }
 
     fn file(&mut self, gfid: Gfid) -> Result<Arc<FragmentFile>, FragmentError> {
-        let key = FragmentKey { pg: self.pg, object: ObjectId { gfid, index: 0 }, shard: self.shard };
+        let key =
+            FragmentKey { pg: self.pg, object: ObjectId { gfid, index: 0 }, shard: self.shard };
         self.store.get_or_create(key, profile())
     }
 }
@@ -88,7 +94,11 @@ impl Answers {
 
     fn grant(&mut self, grants: Vec<Grant<Waiter>>) {
         for Grant { is_contended, token: (connection, to), .. } in grants {
-            self.replies.push((connection, to, wire::lock_reply(Reply { is_granted: true, is_contended })));
+            self.replies.push((
+                connection,
+                to,
+                wire::lock_reply(Reply { is_granted: true, is_contended }),
+            ));
         }
     }
 }
@@ -126,7 +136,10 @@ impl Locks {
             }
         };
         for holder in holders {
-            let told = self.clients.get(&holder.client).map(|told| (told.clone(), wire::wanted(lock.file)));
+            let told = self
+                .clients
+                .get(&holder.client)
+                .map(|told| (told.clone(), wire::wanted(lock.file)));
             answers.notices.extend(told);
         }
         answers
@@ -218,7 +231,13 @@ pub(super) fn leave(place: &impl Place, client: SessionId) {
 }
 
 /// Carries a request out and answers it.
-pub(super) fn serve(place: &impl Place, hands: &Hands, client: SessionId, connection: &Connection, message: Message) {
+pub(super) fn serve(
+    place: &impl Place,
+    hands: &Hands,
+    client: SessionId,
+    connection: &Connection,
+    message: Message,
+) {
     let Some(Request { gfid, what }) = Request::parse(&message) else { return };
     let to = message.reply_to();
     if let Some(service) = hands.service {
@@ -249,13 +268,15 @@ fn whole_file(client: SessionId, file: Gfid, access: Access) -> Lock {
 /// `None` if it failed.
 fn read(place: &impl Place, hands: &Hands, gfid: Gfid, offset: u64, bytes: u32) -> Option<Bytes> {
     let mut buffer = hands.pool.take(bytes as usize);
-    let read = place.file(gfid).and_then(|file| file.read(offset, buffer.as_mut(), ReadMode::Blocking));
+    let read =
+        place.file(gfid).and_then(|file| file.read(offset, buffer.as_mut(), ReadMode::Blocking));
     read.map(|_| buffer.freeze()).inspect_err(|error| eprintln!("read: {error}")).ok()
 }
 
 fn write(place: &impl Place, gfid: Gfid, offset: u64, data: &[u8]) -> bool {
     let mut crcs = Vec::new();
     sector_crcs(data, &mut crcs);
-    let written = place.file(gfid).and_then(|file| file.write(offset, data, &crcs, Mark::default()));
+    let written =
+        place.file(gfid).and_then(|file| file.write(offset, data, &crcs, Mark::default()));
     written.inspect_err(|error| eprintln!("write: {error}")).is_ok()
 }

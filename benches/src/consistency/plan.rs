@@ -25,11 +25,14 @@ pub(crate) enum Consistency {
     ClusterLock,
     /// The same with eager locking.
     ClusterLockEager,
-    /// The thesis: a gfid-queue table, and a queue for each core; the lock is taken when a file is opened.
+    /// The thesis: a gfid-queue table, and a queue for each core; the lock is taken when a file is
+    /// opened.
     PerCoreTable,
-    /// Trefoil: arithmetic says which core owns a file, and the worker that reads a request carries it out.
+    /// Trefoil: arithmetic says which core owns a file, and the worker that reads a request carries
+    /// it out.
     PerCore,
-    /// One I/O queue for each server and no lock but that at open: what the cluster lock is there to prevent.
+    /// One I/O queue for each server and no lock but that at open: what the cluster lock is there
+    /// to prevent.
     Unordered,
 }
 
@@ -45,9 +48,14 @@ pub(crate) enum Execution {
 }
 
 impl Consistency {
-    /// Those that are measured unless others are asked for; the first is what the others are compared with.
-    pub(crate) const MEASURED: [Consistency; 4] =
-        [Consistency::ClusterLock, Consistency::ClusterLockEager, Consistency::PerCoreTable, Consistency::PerCore];
+    /// Those that are measured unless others are asked for; the first is what the others are
+    /// compared with.
+    pub(crate) const MEASURED: [Consistency; 4] = [
+        Consistency::ClusterLock,
+        Consistency::ClusterLockEager,
+        Consistency::PerCoreTable,
+        Consistency::PerCore,
+    ];
     /// All, in the order of figures; of all order is checked.
     pub(crate) const ALL: [Consistency; 5] = [
         Consistency::ClusterLock,
@@ -73,14 +81,18 @@ impl Consistency {
         match self {
             Consistency::ClusterLock => Policy::EveryOperation,
             Consistency::ClusterLockEager => Policy::Eager { idle: EAGER_IDLE },
-            Consistency::PerCoreTable | Consistency::PerCore | Consistency::Unordered => Policy::AtOpen,
+            Consistency::PerCoreTable | Consistency::PerCore | Consistency::Unordered => {
+                Policy::AtOpen
+            }
         }
     }
 
     /// Who carries operations out.
     pub(crate) fn execution(self) -> Execution {
         match self {
-            Consistency::ClusterLock | Consistency::ClusterLockEager | Consistency::Unordered => Execution::SharedQueue,
+            Consistency::ClusterLock | Consistency::ClusterLockEager | Consistency::Unordered => {
+                Execution::SharedQueue
+            }
             Consistency::PerCoreTable => Execution::Table,
             Consistency::PerCore => Execution::Arithmetic,
         }
@@ -141,8 +153,10 @@ pub(crate) struct ServiceTime {
 }
 
 impl ServiceTime {
-    /// An assumption, not a measurement: a message takes as long as 25 KiB of data. As long as it can be slept.
-    pub(crate) const BLOCKING: ServiceTime = ServiceTime { us_per_message: 1000.0, us_per_kib: 40.0 };
+    /// An assumption, not a measurement: a message takes as long as 25 KiB of data. As long as it
+    /// can be slept.
+    pub(crate) const BLOCKING: ServiceTime =
+        ServiceTime { us_per_message: 1000.0, us_per_kib: 40.0 };
 
     /// In nanoseconds, for so many bytes.
     pub(crate) fn ns(self, bytes: u64) -> i64 {
@@ -221,12 +235,25 @@ impl Plan {
 }
 
 /// All cells over these.
-fn grid(is_blocking: bool, storage: Storage, files: &[Files], blocks: &[u64], clients: &[usize]) -> Vec<Cell> {
+fn grid(
+    is_blocking: bool,
+    storage: Storage,
+    files: &[Files],
+    blocks: &[u64],
+    clients: &[usize],
+) -> Vec<Cell> {
     let mut cells = Vec::new();
     for &files in files {
         for pattern in PATTERNS {
             for &clients in clients {
-                let cell = |&block_bytes| Cell { is_blocking, storage, files, pattern, block_bytes, clients };
+                let cell = |&block_bytes| Cell {
+                    is_blocking,
+                    storage,
+                    files,
+                    pattern,
+                    block_bytes,
+                    clients,
+                };
                 cells.extend(blocks.iter().map(cell));
             }
         }
@@ -252,7 +279,8 @@ mod tests {
     #[test]
     fn every_file_of_many_has_one_client_and_few_are_shared() {
         for clients in CLIENTS {
-            let all: Vec<usize> = (0..clients).flat_map(|client| Files::Many.of(client, clients)).collect();
+            let all: Vec<usize> =
+                (0..clients).flat_map(|client| Files::Many.of(client, clients)).collect();
             assert_eq!(all, (0..Files::MANY).collect::<Vec<_>>());
             assert!((0..clients).all(|client| Files::Few.of(client, clients) == (0..2)));
         }

@@ -1,7 +1,8 @@
-//! One I/O queue for a whole server, and the threads that take from it: GlusterFS's io-threads (Figure 2.5 of the thesis).
+//! One I/O queue for a whole server, and the threads that take from it: GlusterFS's io-threads
+//! (Figure 2.5 of the thesis).
 //!
-//! Contract: requests are taken in the order in which they came, and are carried out side by side, so that they end in
-//! any order. A thread without work sleeps.
+//! Contract: requests are taken in the order in which they came, and are carried out side by side,
+//! so that they end in any order. A thread without work sleeps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

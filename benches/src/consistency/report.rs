@@ -79,7 +79,8 @@ fn text(material: &Material, drawn: &[Drawn]) -> String {
     where_from(&mut out, results);
     let _ = writeln!(out, "## Figures\n");
     for figure in drawn {
-        let _ = writeln!(out, "{}\n\n![{}](figures/{})\n", figure.caption, figure.caption, figure.file);
+        let _ =
+            writeln!(out, "{}\n\n![{}](figures/{})\n", figure.caption, figure.caption, figure.file);
     }
     order_table(&mut out, order);
     assignment_tables(&mut out, assignment);
@@ -145,10 +146,15 @@ fn gains(out: &mut String, results: &Results) {
             out,
             "{name}:\n\n| | files | clients | 4K | 16K | 64K | 256K | mean |\n|---|---|---|---|---|---|---|---|"
         );
-        for (files, pattern) in Files::ALL.into_iter().flat_map(|files| PATTERNS.map(|pattern| (files, pattern))) {
+        for (files, pattern) in
+            Files::ALL.into_iter().flat_map(|files| PATTERNS.map(|pattern| (files, pattern)))
+        {
             for clients in [1, 4] {
                 for mode in [Consistency::PerCore, Consistency::PerCoreTable] {
-                    gains_row(out, results, mode, of, |block| Cell { files, ..figure_cell(pattern, block, clients) });
+                    gains_row(out, results, mode, of, |block| Cell {
+                        files,
+                        ..figure_cell(pattern, block, clients)
+                    });
                 }
             }
         }
@@ -156,16 +162,30 @@ fn gains(out: &mut String, results: &Results) {
     }
 }
 
-fn gains_row(out: &mut String, results: &Results, mode: Consistency, of: Of, cell: impl Fn(u64) -> Cell) {
+fn gains_row(
+    out: &mut String,
+    results: &Results,
+    mode: Consistency,
+    of: Of,
+    cell: impl Fn(u64) -> Cell,
+) {
     let over = |base| BLOCKS.map(|block| results.gain(&cell(block), mode, base, of));
     let (lock, eager) = (over(Consistency::ClusterLock), over(Consistency::ClusterLockEager));
-    let percent = |gain: Option<f64>| gain.map_or("-".into(), |gain| format!("{:+.0}%", gain * 100.0));
+    let percent =
+        |gain: Option<f64>| gain.map_or("-".into(), |gain| format!("{:+.0}%", gain * 100.0));
     let mean = |gains: &[Option<f64>; 4]| {
         let sum: Option<f64> = gains.iter().copied().sum();
         percent(sum.map(|sum| sum / gains.len() as f64))
     };
     let cell = cell(BLOCKS[0]);
-    let _ = write!(out, "| {} `{}` | {} | {} |", cell.pattern.name(), mode.name(), cell.files.name(), cell.clients);
+    let _ = write!(
+        out,
+        "| {} `{}` | {} | {} |",
+        cell.pattern.name(),
+        mode.name(),
+        cell.files.name(),
+        cell.clients
+    );
     for (lock, eager) in lock.iter().zip(&eager) {
         let _ = write!(out, " {} / {} |", percent(*lock), percent(*eager));
     }
@@ -181,8 +201,9 @@ fn where_from(out: &mut String, results: &Results) {
          | | mode | round trips | messages | waits for its lock, us | of, us | CPU servers, us | CPU clients, us | CPU, to `cluster-lock` |\n\
          |---|---|---|---|---|---|---|---|---|"
     );
-    for (pattern, block) in
-        PATTERNS.into_iter().flat_map(|pattern| [BLOCKS[0], BLOCKS[2]].map(|block| (pattern, block)))
+    for (pattern, block) in PATTERNS
+        .into_iter()
+        .flat_map(|pattern| [BLOCKS[0], BLOCKS[2]].map(|block| (pattern, block)))
     {
         let cell = figure_cell(pattern, block, 1);
         let base = results.median(&cell, Consistency::ClusterLock, Sample::cpu_us).unwrap_or(0.0);
@@ -231,9 +252,11 @@ fn assignment_tables(out: &mut String, assignment: &Assignment) {
         let mut files: Vec<usize> = of.map(|even| even.files).collect();
         files.dedup();
         for files in files {
-            let of = || assignment.evenness.iter().filter(|even| even.ids == ids && even.files == files);
+            let of =
+                || assignment.evenness.iter().filter(|even| even.ids == ids && even.files == files);
             let table: Vec<String> = of().map(|even| format!("{:.2}", even.table)).collect();
-            let arithmetic: Vec<String> = of().map(|even| format!("{:.2}", even.arithmetic)).collect();
+            let arithmetic: Vec<String> =
+                of().map(|even| format!("{:.2}", even.arithmetic)).collect();
             let (table, arithmetic) = (table.join(" / "), arithmetic.join(" / "));
             let _ = writeln!(out, "| {} | {files} | {table} | {arithmetic} |", ids.words());
         }
@@ -243,7 +266,8 @@ fn assignment_tables(out: &mut String, assignment: &Assignment) {
         "\nOne look-up, measured:\n\n| files | table, ns | table shared by two threads, ns | arithmetic, ns |\n|---|---|---|---|"
     );
     for look_up in &assignment.look_ups {
-        let (table, shared, arithmetic) = (look_up.table_ns, look_up.shared_table_ns, look_up.arithmetic_ns);
+        let (table, shared, arithmetic) =
+            (look_up.table_ns, look_up.shared_table_ns, look_up.arithmetic_ns);
         let _ = writeln!(out, "| {} | {table:.1} | {shared:.1} | {arithmetic:.1} |", look_up.files);
     }
     out.push('\n');

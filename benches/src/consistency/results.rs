@@ -63,12 +63,23 @@ impl Results {
 
     /// The median over the rounds of a cell in a mode; `None` without any.
     pub(super) fn median(&self, cell: &Cell, mode: Consistency, of: Of) -> Option<f64> {
-        let runs: Vec<f64> = self.samples.iter().filter(|s| s.cell == *cell && s.consistency == mode).map(of).collect();
+        let runs: Vec<f64> = self
+            .samples
+            .iter()
+            .filter(|s| s.cell == *cell && s.consistency == mode)
+            .map(of)
+            .collect();
         (!runs.is_empty()).then(|| median(runs))
     }
 
     /// A number to that of another mode in the same cell, less 1; `None` if one was not measured.
-    pub(super) fn gain(&self, cell: &Cell, mode: Consistency, base: Consistency, of: Of) -> Option<f64> {
+    pub(super) fn gain(
+        &self,
+        cell: &Cell,
+        mode: Consistency,
+        base: Consistency,
+        of: Of,
+    ) -> Option<f64> {
         let (value, base) = (self.median(cell, mode, of)?, self.median(cell, base, of)?);
         (base > 0.0).then(|| ratio(value, base) - 1.0)
     }
@@ -82,9 +93,16 @@ impl Results {
                 for (metric, of) in METRICS {
                     let Some(value) = self.median(&cell, *mode, of) else { continue };
                     let base = self.median(&cell, modes[0], of).unwrap_or(0.0);
-                    let runs = self.samples.iter().filter(|s| s.cell == cell && s.consistency == *mode).count();
-                    let (scenario, mapping, block_bytes) = (cell.scenario(), mode.name(), cell.block_bytes);
-                    rows.push(RowOf { scenario, mapping, block_bytes, metric, value, base, runs }.row());
+                    let runs = self
+                        .samples
+                        .iter()
+                        .filter(|s| s.cell == cell && s.consistency == *mode)
+                        .count();
+                    let (scenario, mapping, block_bytes) =
+                        (cell.scenario(), mode.name(), cell.block_bytes);
+                    rows.push(
+                        RowOf { scenario, mapping, block_bytes, metric, value, base, runs }.row(),
+                    );
                 }
             }
         }
@@ -99,11 +117,22 @@ pub(super) mod tests {
     use crate::scenario::Pattern;
 
     pub(in super::super) fn cell(pattern: Pattern, block_bytes: u64, clients: usize) -> Cell {
-        Cell { is_blocking: false, storage: Storage::Memory, files: Files::Many, pattern, block_bytes, clients }
+        Cell {
+            is_blocking: false,
+            storage: Storage::Memory,
+            files: Files::Many,
+            pattern,
+            block_bytes,
+            clients,
+        }
     }
 
     /// A sample with so many operations in a second.
-    pub(in super::super) fn made_up(cell: Cell, consistency: Consistency, operations: u64) -> Sample {
+    pub(in super::super) fn made_up(
+        cell: Cell,
+        consistency: Consistency,
+        operations: u64,
+    ) -> Sample {
         Sample {
             cell,
             consistency,

@@ -1,7 +1,8 @@
 //! One run of one cell in one mode: three servers, their clients, and what all of them counted.
 //!
-//! Contract: servers and clients are runtimes of this process that speak over real sockets on loopback. Every file is
-//! written once before anything is counted. Counters are read at the beginning and the end of the measured time.
+//! Contract: servers and clients are runtimes of this process that speak over real sockets on
+//! loopback. Every file is written once before anything is counted. Counters are read at the
+//! beginning and the end of the measured time.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -28,7 +29,8 @@ use crate::stats::ratio;
 
 /// Operations in flight of each client.
 pub(super) const IN_FLIGHT: usize = 4;
-/// Threads of a server that act as cores in blocking mode: the hardware threads of the thesis's i7-4790.
+/// Threads of a server that act as cores in blocking mode: the hardware threads of the thesis's
+/// i7-4790.
 pub(super) const BLOCKING_CORES: usize = 8;
 /// Writes at once of each client in the check of order, and bytes of each.
 pub(super) const AT_ONCE: usize = 8;
@@ -57,11 +59,12 @@ pub(super) struct Sample {
     pub(super) fallback_share: f64,
     /// Time that an operation waited for its lock on all servers.
     pub(super) lock_wait_us: f64,
-    /// Share of the servers' acquisitions of their queue's lock that found it taken, and time that was waited for it per operation.
+    /// Share of the servers' acquisitions of their queue's lock that found it taken, and time that
+    /// was waited for it per operation.
     pub(super) queue_contended_share: f64,
     pub(super) queue_wait_us: f64,
-    /// CPU time of the three servers and of the clients, per operation; and the share of a CPU that the threads of one
-    /// server that serve sockets used.
+    /// CPU time of the three servers and of the clients, per operation; and the share of a CPU that
+    /// the threads of one server that serve sockets used.
     pub(super) server_cpu_us: f64,
     pub(super) client_cpu_us: f64,
     pub(super) socket_cpu_share: f64,
@@ -81,7 +84,8 @@ impl Sample {
         self.server_cpu_us + self.client_cpu_us
     }
 
-    /// Operations for each second of CPU time of servers and clients: what cores that do nothing else would reach.
+    /// Operations for each second of CPU time of servers and clients: what cores that do nothing
+    /// else would reach.
     pub(super) fn ops_per_cpu_s(&self) -> f64 {
         ratio(1e6, self.cpu_us())
     }
@@ -122,7 +126,8 @@ fn cores(is_blocking: bool) -> NonZeroUsize {
     if is_blocking { NonZeroUsize::new(BLOCKING_CORES).unwrap_or(here) } else { here }
 }
 
-/// Threads that take from a shared queue: those that sleep act as cores, so there are no more of them than cores.
+/// Threads that take from a shared queue: those that sleep act as cores, so there are no more of
+/// them than cores.
 fn io_threads(is_blocking: bool, wanted: usize) -> usize {
     if is_blocking { wanted.min(BLOCKING_CORES) } else { wanted }
 }
@@ -136,14 +141,20 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn start(cell: &Cell, consistency: Consistency, setting: &Setting, dir: &Path) -> Result<Cluster, BenchError> {
+    fn start(
+        cell: &Cell,
+        consistency: Consistency,
+        setting: &Setting,
+        dir: &Path,
+    ) -> Result<Cluster, BenchError> {
         let workers = cores(cell.is_blocking);
         let mut nodes = Vec::new();
         for shard in 0..profile().shards() {
             let dir = match cell.storage {
-                Storage::Memory => {
-                    Dir::new(Arc::new(Memory::new(MEMORY_BYTES_MAX, &LockTable::default())), Path::new("/"))
-                }
+                Storage::Memory => Dir::new(
+                    Arc::new(Memory::new(MEMORY_BYTES_MAX, &LockTable::default())),
+                    Path::new("/"),
+                ),
                 Storage::Disk => Dir::from(dir.join(shard.to_string()).as_path()),
             };
             nodes.push(Node::start(&NodeConfig {
@@ -178,11 +189,17 @@ impl Cluster {
         Fut: Future<Output = Result<T, BenchError>> + 'static,
         T: Send + 'static,
     {
-        self.begin_all(f).into_iter().map(|run| block_on(run).unwrap_or(Err(BenchError::Gone))).collect()
+        self.begin_all(f)
+            .into_iter()
+            .map(|run| block_on(run).unwrap_or(Err(BenchError::Gone)))
+            .collect()
     }
 
     /// Runs `f` on every client at once.
-    fn begin_all<F, Fut, T>(&self, f: F) -> Vec<impl Future<Output = Result<Result<T, BenchError>, messenger::Gone>>>
+    fn begin_all<F, Fut, T>(
+        &self,
+        f: F,
+    ) -> Vec<impl Future<Output = Result<Result<T, BenchError>, messenger::Gone>>>
     where
         F: Fn(Client, usize) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = Result<T, BenchError>> + 'static,
@@ -204,14 +221,23 @@ impl Cluster {
         for counters in &self.counters {
             counted.iter_mut().zip(counters.read()).for_each(|(sum, value)| *sum += value);
         }
-        let queue = self
+        let queue = self.nodes.iter().map(Node::queue_lock).fold([0; 3], |sum, lock| {
+            [sum[0] + lock.acquisitions, sum[1] + lock.contended, sum[2] + lock.wait_ns]
+        });
+        let cpu = self
             .nodes
             .iter()
-            .map(Node::queue_lock)
-            .fold([0; 3], |sum, lock| [sum[0] + lock.acquisitions, sum[1] + lock.contended, sum[2] + lock.wait_ns]);
-        let cpu = self.nodes.iter().map(Node::cpu_ns).fold((0, 0), |sum, cpu| (sum.0 + cpu.0, sum.1 + cpu.1));
+            .map(Node::cpu_ns)
+            .fold((0, 0), |sum, cpu| (sum.0 + cpu.0, sum.1 + cpu.1));
         let clients_ns = machine::thread_cpu_ns(CLIENTS, self.clients).iter().sum();
-        Look { at: Instant::now(), counted, queue, servers_ns: cpu.0, sockets_ns: cpu.1, clients_ns }
+        Look {
+            at: Instant::now(),
+            counted,
+            queue,
+            servers_ns: cpu.0,
+            sockets_ns: cpu.1,
+            clients_ns,
+        }
     }
 
     fn stop(self) -> Result<(), BenchError> {
@@ -252,7 +278,9 @@ pub(super) fn run(
     fill(&cluster, cell, &data)?;
     let phase = PhaseCell::default();
     let given = phase.clone();
-    let load = cluster.begin_all(move |client, number| generate(client, number, cell, given.clone(), data.clone()));
+    let load = cluster.begin_all(move |client, number| {
+        generate(client, number, cell, given.clone(), data.clone())
+    });
     std::thread::sleep(setting.plan.warm_up);
     let before = cluster.look();
     phase.set(Phase::Measure);
@@ -282,7 +310,8 @@ fn fill(cluster: &Cluster, cell: Cell, data: &Bytes) -> Result<(), BenchError> {
     filled.map(drop)
 }
 
-/// A closed loop of [`IN_FLIGHT`] operations; the latencies of those that ended in the measured time.
+/// A closed loop of [`IN_FLIGHT`] operations; the latencies of those that ended in the measured
+/// time.
 async fn generate(
     client: Client,
     number: usize,
@@ -293,7 +322,14 @@ async fn generate(
     let loops: Vec<_> = (0..IN_FLIGHT)
         .map(|nth| {
             let random = fastrand::Rng::with_seed((number * IN_FLIGHT + nth) as u64);
-            client.spawn(closed_loop(client.clone(), number, cell, phase.clone(), data.clone(), random))
+            client.spawn(closed_loop(
+                client.clone(),
+                number,
+                cell,
+                phase.clone(),
+                data.clone(),
+                random,
+            ))
         })
         .collect();
     let mut all = Histogram::default();
@@ -378,11 +414,16 @@ pub(super) struct Order {
     pub(super) torn: usize,
 }
 
-/// Figure 2.3 of the thesis, tried: each client writes several blocks to one place at once, then all shards are looked at.
+/// Figure 2.3 of the thesis, tried: each client writes several blocks to one place at once, then
+/// all shards are looked at.
 ///
 /// # Errors
 /// Those of [`run`].
-pub(super) fn check_order(consistency: Consistency, clients: usize, setting: &Setting) -> Result<Order, BenchError> {
+pub(super) fn check_order(
+    consistency: Consistency,
+    clients: usize,
+    setting: &Setting,
+) -> Result<Order, BenchError> {
     let cell = Cell {
         is_blocking: false,
         storage: Storage::Memory,
@@ -396,8 +437,12 @@ pub(super) fn check_order(consistency: Consistency, clients: usize, setting: &Se
     let mut torn = 0;
     for look in 0..setting.plan.looks {
         let data = setting.data.clone();
-        cluster.on_all(move |client, number| write_at_once(client, data.clone(), look * clients + number))?;
-        let look = |client: Client, _| async move { client.is_whole(gfid(0), 0..CHECKED_BYTES as u64).await };
+        cluster.on_all(move |client, number| {
+            write_at_once(client, data.clone(), look * clients + number)
+        })?;
+        let look = |client: Client, _| async move {
+            client.is_whole(gfid(0), 0..CHECKED_BYTES as u64).await
+        };
         torn += usize::from(!cluster.on_all(look)?[0]);
     }
     cluster.stop()?;

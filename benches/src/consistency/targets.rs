@@ -7,8 +7,10 @@ use crate::scenario::Pattern;
 use crate::stats::ratio;
 use crate::targets::Verdict;
 
-/// Gains of the thesis over GlusterFS with its cluster lock: mean and most over the block sizes of Figures 4.1 and 4.2.
-const GAINS: [(Pattern, f64, f64); 2] = [(Pattern::Randread, 0.63, 0.83), (Pattern::Randwrite, 0.60, 0.69)];
+/// Gains of the thesis over GlusterFS with its cluster lock: mean and most over the block sizes of
+/// Figures 4.1 and 4.2.
+const GAINS: [(Pattern, f64, f64); 2] =
+    [(Pattern::Randread, 0.63, 0.83), (Pattern::Randwrite, 0.60, 0.69)];
 /// Figure 4.3: what its servers reached at most without and with the cluster lock, in MB/s.
 const TOTALS: (f64, f64) = (153.0, 107.0);
 
@@ -27,7 +29,9 @@ pub(super) fn judge(results: &Results, order: &[Order]) -> Vec<Verdict> {
                 verdicts.push(gains(results, mode, base, pattern, (mean, most)));
             }
         }
-        verdicts.extend([Pattern::Randread, Pattern::Randwrite].map(|pattern| totals(results, mode, pattern)));
+        verdicts.extend(
+            [Pattern::Randread, Pattern::Randwrite].map(|pattern| totals(results, mode, pattern)),
+        );
     }
     verdicts.push(in_order(order));
     verdicts.push(out_of_order(order));
@@ -63,7 +67,8 @@ fn gains(
         ),
         met: is_whole.then_some(our_mean >= mean && our_most >= most),
         numbers: if is_whole {
-            let (our_mean, our_most, per_cpu) = (percent(our_mean), percent(our_most), percent(average(&per_cpu)));
+            let (our_mean, our_most, per_cpu) =
+                (percent(our_mean), percent(our_most), percent(average(&per_cpu)));
             format!(
                 "{our_mean} on average, {our_most} at most ({each}); operations per CPU second {per_cpu} on average"
             )
@@ -77,7 +82,9 @@ fn gains(
 /// Figure 4.3: the most that the servers reach, over all numbers of clients.
 fn totals(results: &Results, mode: Consistency, pattern: Pattern) -> Verdict {
     let most = |mode| {
-        let of = |clients: &usize| results.median(&figure_cell(pattern, BLOCKS[0], *clients), mode, Sample::mb_per_s);
+        let of = |clients: &usize| {
+            results.median(&figure_cell(pattern, BLOCKS[0], *clients), mode, Sample::mb_per_s)
+        };
         CLIENTS.iter().filter_map(of).reduce(f64::max)
     };
     let both = most(mode).zip(most(Consistency::ClusterLock));
@@ -99,10 +106,14 @@ fn totals(results: &Results, mode: Consistency, pattern: Pattern) -> Verdict {
 }
 
 fn in_order(order: &[Order]) -> Verdict {
-    let kept: Vec<&Order> = order.iter().filter(|order| order.consistency != Consistency::Unordered).collect();
-    let (torn, looks) = kept.iter().fold((0, 0), |sum, order| (sum.0 + order.torn, sum.1 + order.looks));
+    let kept: Vec<&Order> =
+        order.iter().filter(|order| order.consistency != Consistency::Unordered).collect();
+    let (torn, looks) =
+        kept.iter().fold((0, 0), |sum, order| (sum.0 + order.torn, sum.1 + order.looks));
     Verdict {
-        target: "writes at once to one place never leave shards that do not fit together (Figure 2.3)".into(),
+        target:
+            "writes at once to one place never leave shards that do not fit together (Figure 2.3)"
+                .into(),
         met: (looks > 0).then_some(torn == 0),
         numbers: format!("{torn} of {looks} looks in {} checks", kept.len()),
         misses: Vec::new(),
@@ -130,13 +141,23 @@ mod tests {
     fn targets_are_judged_by_the_numbers() {
         let mut samples = Vec::new();
         for (block, ops) in BLOCKS.into_iter().zip([190, 160, 160, 160]) {
-            samples.push(made_up(figure_cell(Pattern::Randread, block, 1), Consistency::ClusterLock, 100));
-            samples.push(made_up(figure_cell(Pattern::Randread, block, 1), Consistency::PerCore, ops));
+            samples.push(made_up(
+                figure_cell(Pattern::Randread, block, 1),
+                Consistency::ClusterLock,
+                100,
+            ));
+            samples.push(made_up(
+                figure_cell(Pattern::Randread, block, 1),
+                Consistency::PerCore,
+                ops,
+            ));
         }
         let order = |consistency, torn| Order { consistency, clients: 1, looks: 10, torn };
         let order = [order(Consistency::PerCore, 0), order(Consistency::Unordered, 3)];
         let verdicts = judge(&Results::new(samples), &order);
-        let met = |start: &str| verdicts.iter().find(|v| v.target.starts_with(start)).expect("a verdict").met;
+        let met = |start: &str| {
+            verdicts.iter().find(|v| v.target.starts_with(start)).expect("a verdict").met
+        };
         assert_eq!(met("`per-core` over `cluster-lock`, randread"), Some(true));
         assert_eq!(met("`per-core` over `cluster-lock`, randwrite"), None);
         assert_eq!(met("`per-core-table` over"), None);

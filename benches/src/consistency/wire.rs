@@ -110,7 +110,8 @@ pub(super) fn parse_wanted(message: &Message) -> Option<Gfid> {
 
 /// An answer to a lock.
 pub(super) fn lock_reply(reply: Reply) -> Message {
-    let (granted, contended) = (u8::from(reply.is_granted) * GRANTED, u8::from(reply.is_contended) * CONTENDED);
+    let (granted, contended) =
+        (u8::from(reply.is_granted) * GRANTED, u8::from(reply.is_contended) * CONTENDED);
     flagged(granted | contended, Bytes::new())
 }
 
@@ -146,7 +147,13 @@ mod tests {
         let gfid = Gfid::of_inode(77);
         let lock = |ask| What::Lock { ask, access: Access::Exclusive };
         let read = What::Read { offset: 1 << 40, bytes: 4096 };
-        let all = [read, What::Write { offset: 512 }, lock(Ask::TryLock), lock(Ask::Lock), lock(Ask::Unlock)];
+        let all = [
+            read,
+            What::Write { offset: 512 },
+            lock(Ask::TryLock),
+            lock(Ask::Lock),
+            lock(Ask::Unlock),
+        ];
         for what in all.into_iter().chain([What::Greeting]) {
             let request = Request { gfid, what };
             assert_eq!(Request::parse(&request.message(Bytes::new())), Some(request));

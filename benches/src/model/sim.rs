@@ -1,22 +1,25 @@
 //! The simulation: workers, connections with their locks, and requests, as events in time.
 //!
-//! Contract: no I/O, no clock; the same plan gives the same outcome. Where a connection goes is decided by the functions
-//! of `placement::threads` that the messenger asks. Times are nanoseconds since the beginning.
+//! Contract: no I/O, no clock; the same plan gives the same outcome. Where a connection goes is
+//! decided by the functions of `placement::threads` that the messenger asks. Times are nanoseconds
+//! since the beginning.
 //!
-//! A worker's turn is that of the messenger: take what is ready, at most `max_events` connections; from each, under its
-//! lock, dispatch what has arrived; then do the work after dispatch; then send the replies, earlier if many bytes
-//! wait. A message makes its connection ready at every worker that serves it, and wakes those that sleep. As in blocking
-//! mode, service time is slept once a millisecond is owed, and oversleeping is taken off. A lock that is let go is free
-//! for whoever comes first: a waiter that is woken may find it taken again. Delays of waking are drawn from a seed; without
-//! them workers would march in step. Not modelled: the CPU that wake-ups cost, and socket buffers.
+//! A worker's turn is that of the messenger: take what is ready, at most `max_events` connections;
+//! from each, under its lock, dispatch what has arrived; then do the work after dispatch; then send
+//! the replies, earlier if many bytes wait. A message makes its connection ready at every worker
+//! that serves it, and wakes those that sleep. As in blocking mode, service time is slept once a
+//! millisecond is owed, and oversleeping is taken off. A lock that is let go is free for whoever
+//! comes first: a waiter that is woken may find it taken again. Delays of waking are drawn from a
+//! seed; without them workers would march in step. Not modelled: the CPU that wake-ups cost, and
+//! socket buffers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use placement::threads::{
-    ConnectionLoad, Mapping, MaxEvents, Memory, NewConnection, PlacementConfig, Snapshot, WorkerIndex, first_workers,
-    place,
+    ConnectionLoad, Mapping, MaxEvents, Memory, NewConnection, PlacementConfig, Snapshot,
+    WorkerIndex, first_workers, place,
 };
 
 use crate::load::{pick, running_sums, zipf};
@@ -32,14 +35,16 @@ const PASSES_MAX: usize = 4;
 const SLEEP_MIN_NS: i64 = 1_000_000;
 /// Bytes read from one connection before others have their turn, as in the messenger.
 const BYTES_PER_TURN: u64 = 1 << 20;
-/// Longest delay of a thread that a timer or a socket wakes: timer slack, and a scheduler with little to do.
+/// Longest delay of a thread that a timer or a socket wakes: timer slack, and a scheduler with
+/// little to do.
 const WAKE_NS_MAX: u64 = 100_000;
 /// Longest delay of a thread that is woken because a lock was let go: no timer is in it.
 const LOCK_WAKE_NS_MAX: u64 = 10_000;
-/// From a reply's sending to the arrival of the client's next request, or from a request's sending to its arrival.
+/// From a reply's sending to the arrival of the client's next request, or from a request's sending
+/// to its arrival.
 const WIRE_NS: u64 = 60_000;
-/// CPU that a message costs a worker under the lock, and again after it: half of what runs of blocking mode used for each
-/// answer of 4 KiB.
+/// CPU that a message costs a worker under the lock, and again after it: half of what runs of
+/// blocking mode used for each answer of 4 KiB.
 const CPU_NS: u64 = 4_500;
 /// CPU that a request costs the client, whose one thread sends for all connections.
 const CLIENT_NS: u64 = 4_500;
@@ -213,7 +218,12 @@ pub(crate) fn simulate(plan: &Plan) -> Outcome {
     Outcome {
         ops_per_s: sim.ops as f64 / plan.measure.as_secs_f64(),
         mean_us: if sim.ops == 0 { 0.0 } else { sim.latency_ns as f64 / sim.ops as f64 / 1e3 },
-        bytes: sim.workers.iter().zip(bytes).map(|(worker, before)| worker.bytes - before).collect(),
+        bytes: sim
+            .workers
+            .iter()
+            .zip(bytes)
+            .map(|(worker, before)| worker.bytes - before)
+            .collect(),
         lock_ns: sim.connections.iter().zip(locks).map(|(c, before)| c.lock_ns - before).collect(),
     }
 }
@@ -274,15 +284,23 @@ impl<'a> Sim<'a> {
             (0..in_flight).for_each(|_| self.send(0, Kind::Closed));
         }
         for index in 0..self.plan.connections {
-            let connection = NewConnection { lane: traffic.lane(index, self.plan.workers), before: index as u64 };
+            let connection = NewConnection {
+                lane: traffic.lane(index, self.plan.workers),
+                before: index as u64,
+            };
             self.connections[index].workers =
-                first_workers(self.plan.placement.mapping, self.plan.workers, connection).unwrap_or_default();
+                first_workers(self.plan.placement.mapping, self.plan.workers, connection)
+                    .unwrap_or_default();
             match traffic {
-                Traffic::Even { in_flight, .. } => (0..in_flight).for_each(|_| self.send(index, Kind::Closed)),
+                Traffic::Even { in_flight, .. } => {
+                    (0..in_flight).for_each(|_| self.send(index, Kind::Closed))
+                }
                 Traffic::Roles { in_flight, .. } if traffic.is_heavy(index) => {
                     (0..in_flight).for_each(|_| self.send(index, Kind::Closed));
                 }
-                Traffic::OpenRoles { .. } if traffic.is_heavy(index) => self.next_open(index, heavy),
+                Traffic::OpenRoles { .. } if traffic.is_heavy(index) => {
+                    self.next_open(index, heavy)
+                }
                 Traffic::Roles { .. } | Traffic::OpenRoles { .. } => self.send(index, Kind::Ping),
                 Traffic::Zipf { .. } => {}
             }
@@ -292,14 +310,16 @@ impl<'a> Sim<'a> {
 
     fn next_open(&mut self, index: usize, heavy: usize) {
         let Traffic::OpenRoles { offered, .. } = self.plan.cell.traffic else { return };
-        let rate = crate::runner::capacity(&self.plan.cell, self.plan.workers) * offered / heavy.max(1) as f64;
+        let rate = crate::runner::capacity(&self.plan.cell, self.plan.workers) * offered
+            / heavy.max(1) as f64;
         let pause = -(1.0 - self.random.f64()).ln() / rate;
         self.at(self.now + (pause * 1e9) as u64, Event::NextOpen(index));
     }
 
     /// Sends a request of the client on a connection, or under Zipf traffic on one that is drawn.
     fn send(&mut self, connection: usize, kind: Kind) {
-        let connection = if self.sums.is_empty() { connection } else { pick(&self.sums, self.random.f64()) };
+        let connection =
+            if self.sums.is_empty() { connection } else { pick(&self.sums, self.random.f64()) };
         let (block, reads) = (self.plan.cell.block_bytes, self.plan.cell.pattern.read_share());
         let (bytes_in, bytes_out) = match kind {
             Kind::Ping => (0, 0),
@@ -362,7 +382,8 @@ impl<'a> Sim<'a> {
         self.random.u64(0..=WAKE_NS_MAX)
     }
 
-    /// Lets a worker go on after the CPU of half a message, and after the time that it now owes if that is worth a sleep.
+    /// Lets a worker go on after the CPU of half a message, and after the time that it now owes if
+    /// that is worth a sleep.
     fn pay(&mut self, worker: usize, ns: i64, of: fn(&mut Worker) -> &mut i64) {
         let owed = *of(&mut self.workers[worker]) + ns;
         *of(&mut self.workers[worker]) = owed;
@@ -520,7 +541,9 @@ impl<'a> Sim<'a> {
             self.connections[request.connection].in_flight -= 1;
             if request.kind == Kind::Ping {
                 let pause = match self.plan.cell.traffic {
-                    Traffic::Roles { ping_ms, .. } | Traffic::OpenRoles { ping_ms, .. } => ping_ms * 1_000_000,
+                    Traffic::Roles { ping_ms, .. } | Traffic::OpenRoles { ping_ms, .. } => {
+                        ping_ms * 1_000_000
+                    }
                     Traffic::Even { .. } | Traffic::Zipf { .. } => 0,
                 };
                 self.connections[request.connection].in_flight += 1;
@@ -554,8 +577,12 @@ impl<'a> Sim<'a> {
             if self.connections[index].queue.is_empty() {
                 continue;
             }
-            let new: Vec<usize> =
-                self.connections[index].workers.iter().filter(|w| !before.contains(w)).map(|w| w.0).collect();
+            let new: Vec<usize> = self.connections[index]
+                .workers
+                .iter()
+                .filter(|w| !before.contains(w))
+                .map(|w| w.0)
+                .collect();
             new.into_iter().for_each(|worker| self.make_ready(worker, index));
         }
         self.at(self.now + nanos(interval), Event::Place);

@@ -1,18 +1,19 @@
 //! Named objects ("blobs") on a pool: put, get, list, stat, remove.
 //!
-//! A blob is a file in a hidden directory of its pool, so it has everything files have: coding, leases, recovery. A put
-//! writes under a temporary name, makes the data stable, and replaces the blob by one rename: readers see the old or the
-//! new, whole.
+//! A blob is a file in a hidden directory of its pool, so it has everything files have: coding,
+//! leases, recovery. A put writes under a temporary name, makes the data stable, and replaces the
+//! blob by one rename: readers see the old or the new, whole.
 //!
-//! Contract: for ordinary threads; every function blocks. Names are any bytes; `/`, `%`, NUL and a leading dot are
-//! stored as `%` and two digits, and the result must fit into 255 bytes.
+//! Contract: for ordinary threads; every function blocks. Names are any bytes; `/`, `%`, NUL and a
+//! leading dot are stored as `%` and two digits, and the result must fit into 255 bytes.
 
 use crate::error::ClientError;
 use crate::objecter::{FileRef, WriterHint};
 use crate::session::Client;
 use bytes::Bytes;
 use protocol::namespace::{
-    Attr, Caller, FileKind, LeaseMode, NAME_BYTES_MAX, NamespaceOp, RenameMode, Reply, SetAttr, Timestamp,
+    Attr, Caller, FileKind, LeaseMode, NAME_BYTES_MAX, NamespaceOp, RenameMode, Reply, SetAttr,
+    Timestamp,
 };
 use protocol::{Gfid, PoolId};
 use std::collections::VecDeque;
@@ -41,11 +42,12 @@ pub struct BlobStat {
     pub mtime: Timestamp,
 }
 
-/// Stores everything that `reader` gives under `name`, replacing what was there. Returns the length in bytes. `progress`
-/// is called with the bytes stored so far.
+/// Stores everything that `reader` gives under `name`, replacing what was there. Returns the length
+/// in bytes. `progress` is called with the bytes stored so far.
 ///
 /// # Errors
-/// Those of the cluster, and [`ClientError::Local`] when the reader fails; the old blob is then untouched.
+/// Those of the cluster, and [`ClientError::Local`] when the reader fails; the old blob is then
+/// untouched.
 pub fn put(
     client: &Client,
     pool: PoolId,
@@ -94,7 +96,8 @@ fn fill(
         let chunk = read_chunk(reader)?;
         let length = chunk.len() as u64;
         if length > 0 {
-            let (at, hint) = (size, WriterHint { zero_from: size, size_after: size + length, grant: None });
+            let (at, hint) =
+                (size, WriterHint { zero_from: size, size_after: size + length, grant: None });
             size += length;
             let write = client.run_on(client.worker_of(file, at), move |io| async move {
                 io.write(file, at, Bytes::from(chunk), hint).await
@@ -123,7 +126,9 @@ fn read_chunk(reader: &mut dyn Read) -> Result<Vec<u8>, ClientError> {
             Ok(0) => break,
             Ok(read) => length += read,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(ClientError::Local(format!("reading the data to store: {error}"))),
+            Err(error) => {
+                return Err(ClientError::Local(format!("reading the data to store: {error}")));
+            }
         }
     }
     chunk.truncate(length);
@@ -139,7 +144,9 @@ fn publish(
     stored: Vec<u8>,
     size: u64,
 ) -> Result<(), ClientError> {
-    client.block_on(client.run_on(client.worker_of(file, 0), move |io| async move { io.sync(file).await }))?;
+    client.block_on(
+        client.run_on(client.worker_of(file, 0), move |io| async move { io.sync(file).await }),
+    )?;
     let set = SetAttr { size: Some(size), mtime: Some(caller().now), ..SetAttr::default() };
     release(client, file.gfid, set)?;
     let op = NamespaceOp::Rename {
@@ -161,11 +168,12 @@ fn release(client: &Client, gfid: Gfid, set: SetAttr) -> Result<(), ClientError>
     Ok(())
 }
 
-/// Writes a blob's bytes to `writer`. Returns the length in bytes. `progress` is called with the bytes written so far and
-/// the length.
+/// Writes a blob's bytes to `writer`. Returns the length in bytes. `progress` is called with the
+/// bytes written so far and the length.
 ///
 /// # Errors
-/// `ENOENT` when there is no such blob; those of the cluster; [`ClientError::Local`] when the writer fails.
+/// `ENOENT` when there is no such blob; those of the cluster; [`ClientError::Local`] when the
+/// writer fails.
 pub fn get(
     client: &Client,
     pool: PoolId,
@@ -174,7 +182,10 @@ pub fn get(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<u64, ClientError> {
     let found = lookup(client, pool, name)?;
-    let attr = opened(client, call(client, NamespaceOp::Open { gfid: found.gfid, lease: LeaseMode::Read })?)?;
+    let attr = opened(
+        client,
+        call(client, NamespaceOp::Open { gfid: found.gfid, lease: LeaseMode::Read })?,
+    )?;
     let file = FileRef { gfid: attr.gfid, pool: attr.pool };
     let copied = drain(client, file, attr.size, writer, progress);
     let released = release(client, file.gfid, SetAttr::default());
@@ -196,12 +207,15 @@ fn drain(
         while asked < size && under_way.len() < CHUNKS_AHEAD {
             let (at, length) = (asked, (size - asked).min(CHUNK_BYTES as u64));
             asked += length;
-            let read = move |io: crate::LocalIo| async move { io.read(file, at, length as usize).await };
+            let read =
+                move |io: crate::LocalIo| async move { io.read(file, at, length as usize).await };
             under_way.push_back(client.run_on(client.worker_of(file, at), read));
         }
         let Some(read) = under_way.pop_front() else { break };
         let bytes = client.block_on(read)?;
-        writer.write_all(&bytes).map_err(|error| ClientError::Local(format!("writing what was read: {error}")))?;
+        writer
+            .write_all(&bytes)
+            .map_err(|error| ClientError::Local(format!("writing what was read: {error}")))?;
         done += bytes.len() as u64;
         progress(done, size);
     }
@@ -216,7 +230,8 @@ pub fn list(client: &Client, pool: PoolId, prefix: &[u8]) -> Result<Vec<BlobStat
     let gfid = root(client, pool)?;
     let (mut found, mut after) = (Vec::new(), Vec::new());
     loop {
-        let reply = call(client, NamespaceOp::ReadDir { gfid, after: after.clone(), limit: LIST_PAGE })?;
+        let reply =
+            call(client, NamespaceOp::ReadDir { gfid, after: after.clone(), limit: LIST_PAGE })?;
         let Reply::Entries { entries, end } = reply else { return Err(unexpected(&reply)) };
         let Some(last) = entries.last() else { return Ok(found) };
         after = last.name.clone();
@@ -290,7 +305,10 @@ fn call(client: &Client, op: NamespaceOp) -> Result<Reply, ClientError> {
 /// Blobs belong to root; who may reach the cluster may use them.
 fn caller() -> Caller {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = Timestamp { secs: i64::try_from(now.as_secs()).unwrap_or(i64::MAX), nanos: now.subsec_nanos() };
+    let now = Timestamp {
+        secs: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+        nanos: now.subsec_nanos(),
+    };
     Caller { uid: 0, gid: 0, now }
 }
 
@@ -322,7 +340,10 @@ fn decode_name(stored: &[u8]) -> Vec<u8> {
     let mut rest = stored;
     while let Some((first, tail)) = rest.split_first() {
         let digits = tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.filter(|_| *first == b'%').and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+        match digits
+            .filter(|_| *first == b'%')
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+        {
             Some(byte) => {
                 name.push(byte);
                 rest = &tail[2..];

@@ -1,6 +1,7 @@
 //! Settings of a client, each with its unit and default.
 //!
-//! Contract: plain values; [`ClientConfig::checked`] says what does not make sense. Names that Ceph has are Ceph's.
+//! Contract: plain values; [`ClientConfig::checked`] says what does not make sense. Names that Ceph
+//! has are Ceph's.
 
 use crate::error::ClientError;
 use messenger::buffer::PoolConfig;
@@ -36,7 +37,8 @@ impl ReadPolicy {
 
 impl fmt::Display for ReadPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(_, policy)| policy == self).map_or("unknown", |(name, _)| name);
+        let name =
+            Self::ALL.iter().find(|(_, policy)| policy == self).map_or("unknown", |(name, _)| name);
         f.write_str(name)
     }
 }
@@ -62,19 +64,21 @@ pub struct ClientConfig {
     pub cluster: ClusterId,
     /// For the operator's list of clients: program, machine, mount point.
     pub name: String,
-    /// Worker threads. Default: 1 below 8 CPUs, else a quarter of them, at most 8: a 4 KiB operation costs a worker
-    /// microseconds, and more threads than the load needs only wake each other up.
+    /// Worker threads. Default: 1 below 8 CPUs, else a quarter of them, at most 8: a 4 KiB
+    /// operation costs a worker microseconds, and more threads than the load needs only wake each
+    /// other up.
     pub workers: usize,
-    /// How long an operation waits for daemons that it cannot do without before it fails with EIO. Zero: for ever.
-    /// Default 30 s. This is for more dead OSDs than parity: with one dead OSD reads are answered by the others at once
-    /// and writes go on as soon as the monitor has marked it down, within 5 s.
+    /// How long an operation waits for daemons that it cannot do without before it fails with EIO.
+    /// Zero: for ever. Default 30 s. This is for more dead OSDs than parity: with one dead OSD
+    /// reads are answered by the others at once and writes go on as soon as the monitor has marked
+    /// it down, within 5 s.
     pub timeout: Duration,
     /// Reads and writes of objects under way at once; further ones wait. Default 1024.
     pub objecter_inflight_ops: usize,
     /// Bytes of them. Default 100 MiB.
     pub objecter_inflight_op_bytes: usize,
-    /// Bytes kept until all shards have them on disk; beyond half of it shards are asked to sync, at it writers wait.
-    /// Default 128 MiB, counted with parity.
+    /// Bytes kept until all shards have them on disk; beyond half of it shards are asked to sync,
+    /// at it writers wait. Default 128 MiB, counted with parity.
     pub client_unstable_bytes_max: usize,
     /// Count locks, operations and times. Default true; off only to measure what it costs.
     pub telemetry: bool,
@@ -82,13 +86,15 @@ pub struct ClientConfig {
     pub op_history: HistoryMode,
     /// Buffer pools, each with a lock of its own. Default 4; 1 is GlusterFS's old iobuf pool.
     pub buffer_pools: usize,
-    /// For how long a worker without work looks for more before it sleeps, while its waits are mostly that short; zero: not at all.
-    /// Default 100 us: what a request to a process of the same host takes.
+    /// For how long a worker without work looks for more before it sleeps, while its waits are
+    /// mostly that short; zero: not at all. Default 100 us: what a request to a process of the same
+    /// host takes.
     pub busy_poll: Duration,
     /// Which shards answer reads.
     pub read_policy: ReadPolicy,
-    /// A read that a shard has not answered after this long also asks another one. Zero: never. Default 500 ms: well
-    /// above a healthy disk's tail, well below the time after which an OSD is marked down.
+    /// A read that a shard has not answered after this long also asks another one. Zero: never.
+    /// Default 500 ms: well above a healthy disk's tail, well below the time after which an OSD is
+    /// marked down.
     pub hedge_delay: Duration,
 }
 
@@ -123,11 +129,13 @@ impl ClientConfig {
             Some("client_workers must be 1..=256")
         } else if self.buffer_pools == 0 {
             Some("buffer_pools must be at least 1")
-        } else if self.objecter_inflight_ops == 0 {
-            Some("objecter_inflight_ops must be at least 1")
-        } else if self.objecter_inflight_op_bytes < MIN_INFLIGHT_BYTES {
-            Some("objecter_inflight_op_bytes must be at least 4 MiB")
-        } else if self.client_unstable_bytes_max < MIN_INFLIGHT_BYTES {
+        } else if !(1..=INFLIGHT_OPS_MAX).contains(&self.objecter_inflight_ops) {
+            Some("objecter_inflight_ops must be 1..=1000000")
+        } else if !(INFLIGHT_BYTES_MIN..=INFLIGHT_BYTES_MAX)
+            .contains(&self.objecter_inflight_op_bytes)
+        {
+            Some("objecter_inflight_op_bytes must be 4 MiB to 64 GiB")
+        } else if self.client_unstable_bytes_max < INFLIGHT_BYTES_MIN {
             Some("client_unstable_bytes_max must be at least 4 MiB")
         } else {
             None
@@ -140,7 +148,11 @@ impl ClientConfig {
 }
 
 /// Least bound on bytes: a write of the largest piece, with parity, must fit.
-const MIN_INFLIGHT_BYTES: usize = 4 << 20;
+pub const INFLIGHT_BYTES_MIN: usize = 4 << 20;
+/// Greatest: more memory than a client has.
+pub const INFLIGHT_BYTES_MAX: usize = 64 << 30;
+/// Most operations that may be under way at once.
+pub const INFLIGHT_OPS_MAX: usize = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -161,6 +173,23 @@ mod tests {
         assert!(config.clone().checked().is_ok());
         assert!(ClientConfig { workers: 0, ..config.clone() }.checked().is_err());
         assert!(ClientConfig { objecter_inflight_ops: 0, ..config.clone() }.checked().is_err());
+        for ops in [128, 8192, INFLIGHT_OPS_MAX] {
+            assert!(
+                ClientConfig { objecter_inflight_ops: ops, ..config.clone() }.checked().is_ok()
+            );
+        }
+        assert!(
+            ClientConfig { objecter_inflight_ops: INFLIGHT_OPS_MAX + 1, ..config.clone() }
+                .checked()
+                .is_err()
+        );
+        for bytes in [10_485_760, 1_048_576_000] {
+            assert!(
+                ClientConfig { objecter_inflight_op_bytes: bytes, ..config.clone() }
+                    .checked()
+                    .is_ok()
+            );
+        }
         assert!(ClientConfig { client_unstable_bytes_max: 1, ..config }.checked().is_err());
     }
 }

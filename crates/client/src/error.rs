@@ -28,7 +28,9 @@ pub enum ClientError {
     Fenced(SessionId),
     /// Another cluster answers where this one's monitor was: nothing of this one can be reached any
     /// more.
-    #[error("the cluster of this session is gone: another one answers at its address; unmount and mount again")]
+    #[error(
+        "the cluster of this session is gone: another one answers at its address; unmount and mount again"
+    )]
     ClusterGone,
     /// Daemons that the operation needs did not answer within `timeout`.
     #[error("timed out waiting for {0}")]
@@ -39,7 +41,8 @@ pub enum ClientError {
     /// The disks that the write goes to are full.
     #[error("{0} is full")]
     NoSpace(OsdId),
-    /// Fewer than k shards of the PG can give the data: their disks fail or their checksums are wrong.
+    /// Fewer than k shards of the PG can give the data: their disks fail or their checksums are
+    /// wrong.
     #[error("placement group {0} cannot give the data: too few of its shards are readable")]
     Unreadable(PgId),
     /// A shard holds that the request makes no sense: a bug.

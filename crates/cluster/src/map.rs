@@ -1,10 +1,11 @@
 //! The cluster map: what every daemon and client must agree on.
 //!
-//! Contract: a map is a value; whoever changes it makes a new one with a greater epoch. Receivers treat the bytes as
-//! untrusted and check them with [`ClusterMap::decode`].
+//! Contract: a map is a value; whoever changes it makes a new one with a greater epoch. Receivers
+//! treat the bytes as untrusted and check them with [`ClusterMap::decode`].
 
 use protocol::{
-    ClusterId, DecodeError, Epoch, ObjectId, OsdId, PgId, PoolId, Profile, SessionId, ShardIndex, ShardSet,
+    ClusterId, DecodeError, Epoch, ObjectId, OsdId, PgId, PoolId, Profile, SessionId, ShardIndex,
+    ShardSet,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,9 +24,11 @@ pub struct ClusterMap {
     pub pools: BTreeMap<PoolId, Pool>,
     /// The placement groups of all pools.
     pub pgs: BTreeMap<PgId, Pg>,
-    /// Sessions that are live, or dead and not yet resolved everywhere. Those resolved or closed are gone from here.
+    /// Sessions that are live, or dead and not yet resolved everywhere. Those resolved or closed
+    /// are gone from here.
     pub sessions: BTreeMap<SessionId, SessionState>,
-    /// The greatest session id ever given out: an id above it is newer than this map, one below and absent is gone.
+    /// The greatest session id ever given out: an id above it is newer than this map, one below and
+    /// absent is gone.
     pub last_session: SessionId,
     /// Where the metadata service listens.
     pub mds: Option<SocketAddr>,
@@ -66,7 +69,8 @@ pub struct Pool {
 /// A placement group. Names follow the model of the write path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pg {
-    /// The map epoch in which anything of this PG (or of a session's life) last changed. Attaches end with it.
+    /// The map epoch in which anything of this PG (or of a session's life) last changed. Attaches
+    /// end with it.
     pub epoch: Epoch,
     /// The OSD of each shard, by shard number.
     pub acting: Vec<OsdId>,
@@ -128,27 +132,40 @@ impl ClusterMap {
             .fold(ShardSet::EMPTY, |s, (i, _)| s.with(ShardIndex::new(i)))
     }
 
-    /// Checks what must hold of every map: PGs and pools fit together, no epoch is ahead of the map's.
+    /// Checks what must hold of every map: PGs and pools fit together, no epoch is ahead of the
+    /// map's.
     ///
     /// # Errors
     /// Says what is wrong.
     pub fn check_invariants(&self) -> Result<(), String> {
         for (id, pool) in &self.pools {
-            let numbers = self.pgs.range(PgId { pool: *id, number: 0 }..=PgId { pool: *id, number: u32::MAX });
+            let numbers = self
+                .pgs
+                .range(PgId { pool: *id, number: 0 }..=PgId { pool: *id, number: u32::MAX });
             if pool.pg_num == 0 || !numbers.map(|(pg, _)| pg.number).eq(0..pool.pg_num) {
                 return Err(format!("{id} does not have the PGs 0..{}", pool.pg_num));
             }
         }
         for (id, pg) in &self.pgs {
-            let Some(pool) = self.pools.get(&id.pool) else { return Err(format!("pg {id} has no pool")) };
+            let Some(pool) = self.pools.get(&id.pool) else {
+                return Err(format!("pg {id} has no pool"));
+            };
             let (shards, k) = (pool.profile.shards(), u32::from(pool.profile.k()));
             let members = pg.in_sync.union(pg.joining);
             let unknown = pg.acting.iter().any(|osd| !self.osds.contains_key(osd));
             if pg.acting.len() != usize::from(shards) || unknown {
-                return Err(format!("pg {id} has the acting set {:?}, for {shards} shards", pg.acting));
+                return Err(format!(
+                    "pg {id} has the acting set {:?}, for {shards} shards",
+                    pg.acting
+                ));
             }
-            if !members.minus(ShardSet::first(shards)).is_empty() || !pg.in_sync.intersection(pg.joining).is_empty() {
-                return Err(format!("pg {id} has in_sync {:?} and joining {:?}", pg.in_sync, pg.joining));
+            if !members.minus(ShardSet::first(shards)).is_empty()
+                || !pg.in_sync.intersection(pg.joining).is_empty()
+            {
+                return Err(format!(
+                    "pg {id} has in_sync {:?} and joining {:?}",
+                    pg.in_sync, pg.joining
+                ));
             }
             if (pg.active || !pg.in_sync.is_empty()) && pg.in_sync.len() < k {
                 return Err(format!("pg {id} has the in-sync set {:?}, below k = {k}", pg.in_sync));
@@ -158,7 +175,9 @@ impl ClusterMap {
             }
         }
         match self.sessions.keys().next_back() {
-            Some(last) if *last > self.last_session => Err(format!("{last} is beyond {}", self.last_session)),
+            Some(last) if *last > self.last_session => {
+                Err(format!("{last} is beyond {}", self.last_session))
+            }
             _ => Ok(()),
         }
     }

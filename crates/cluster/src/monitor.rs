@@ -1,18 +1,21 @@
-//! The monitor as a pure state machine: liveness, in-sync sets, epochs, sessions, and the end of dead sessions.
+//! The monitor as a pure state machine: liveness, in-sync sets, epochs, sessions, and the end of
+//! dead sessions.
 //!
-//! Contract: no I/O and no clock. Time is passed in as the time since any fixed moment, never going back. Whoever drives
-//! it does, after each batch of inputs: if [`Monitor::map`] has a greater epoch than the last one saved, save
-//! [`Monitor::state`] durably, then publish the map, then answer the inputs; ask the OSDs what [`Monitor::actions`]
-//! says; call [`Monitor::tick`] every 100 ms or so. An OSD that finds itself down in the map boots again.
+//! Contract: no I/O and no clock. Time is passed in as the time since any fixed moment, never going
+//! back. Whoever drives it does, after each batch of inputs: if [`Monitor::map`] has a greater
+//! epoch than the last one saved, save [`Monitor::state`] durably, then publish the map, then
+//! answer the inputs; ask the OSDs what [`Monitor::actions`] says; call [`Monitor::tick`] every 100
+//! ms or so. An OSD that finds itself down in the map boots again.
 //!
-//! Its rules are those of docs/design/write-path.md, for many PGs. A PG's epoch is the
-//! map epoch in which it last changed; what happens to an OSD happens to every PG it holds a shard of; the death of a
-//! session changes the epoch of every PG (Rule: ExpireEpoch), so that every shard learns of it before it takes another
-//! message. The rules of one PG are in `monitor/pg.rs`, the end of dead sessions in `monitor/resolve.rs`.
+//! Its rules are those of docs/design/write-path.md, for many PGs. A PG's epoch is the map epoch in
+//! which it last changed; what happens to an OSD happens to every PG it holds a shard of; the death
+//! of a session changes the epoch of every PG (Rule: ExpireEpoch), so that every shard learns of it
+//! before it takes another message. The rules of one PG are in `monitor/pg.rs`, the end of dead
+//! sessions in `monitor/resolve.rs`.
 //!
-//! Left for later: an OSD that stays away stays a member ("down" and never "out"), so its PGs stay degraded until it,
-//! or a new disk under its number, comes back; and adding OSDs to a cluster, or moving PGs to them, has no command yet.
-//! Placement already answers where they would go.
+//! Left for later: an OSD that stays away stays a member ("down" and never "out"), so its PGs stay
+//! degraded until it, or a new disk under its number, comes back; and adding OSDs to a cluster, or
+//! moving PGs to them, has no command yet. Placement already answers where they would go.
 
 mod create;
 mod events;
@@ -34,14 +37,17 @@ use crate::map::{ClusterMap, SessionState};
 use crate::state::MonitorState;
 use pg::PgRules;
 use progress::Progress;
-use protocol::monitor::{Health, MapUpdate, MdsReport, MonitorReply, MonitorRequest, OsdReport, ResolveReply};
+use protocol::monitor::{
+    Health, MapUpdate, MdsReport, MonitorReply, MonitorRequest, OsdReport, ResolveReply,
+};
 use protocol::{Epoch, OsdId, PgId, Rule, Rules, SessionId, ShardIndex, ShardSet};
 use resolve::Resolver;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Bytes of a client's name that are kept, at most: it is for the operator's eye, and stands in every saved state.
+/// Bytes of a client's name that are kept, at most: it is for the operator's eye, and stands in
+/// every saved state.
 pub const SESSION_NAME_BYTES_MAX: usize = 256;
 
 /// Bytes of a machine's name, at most: every map carries it. Linux has 64, a domain name 253.
@@ -53,17 +59,20 @@ pub const OSD_CORES_MAX: u16 = 256;
 /// Sessions at a time, at most; every map carries them all.
 pub const SESSIONS_MAX: usize = 4096;
 
-/// Two ticks further apart than this mean that the monitor itself stood still, and nobody else is to blame for silence.
+/// Two ticks further apart than this mean that the monitor itself stood still, and nobody else is
+/// to blame for silence.
 const STALL_MIN: Duration = Duration::from_millis(1000);
 
 /// Times that the monitor keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// An OSD silent for so long is marked down. Default 2 s: with it an operation meets a dead OSD well within 5 s.
+    /// An OSD silent for so long is marked down. Default 2 s: with it an operation meets a dead OSD
+    /// well within 5 s.
     pub heartbeat_grace: Duration,
     /// A session not renewed for so long is dead. Default 10 s.
     pub session_ttl: Duration,
-    /// How long a monitor that starts waits for OSDs that were down, before a PG goes on without them. Default 3 s.
+    /// How long a monitor that starts waits for OSDs that were down, before a PG goes on without
+    /// them. Default 3 s.
     pub start_wait: Duration,
     /// The write protocol's rules that hold: all.
     pub rules: Rules,
@@ -95,12 +104,14 @@ pub struct Monitor {
     change: Change,
 }
 
-/// What is heard of whom, and when. Not durable: a monitor that restarts gives everyone the full time again.
+/// What is heard of whom, and when. Not durable: a monitor that restarts gives everyone the full
+/// time again.
 #[derive(Debug, Default)]
 struct Liveness {
     last_tick: Duration,
     osds: BTreeMap<OsdId, Duration>,
-    /// OSDs heard of since the start: their address and disk in the map are those of a live process.
+    /// OSDs heard of since the start: their address and disk in the map are those of a live
+    /// process.
     heard: BTreeSet<OsdId>,
     sessions: BTreeMap<SessionId, Duration>,
     reports: BTreeMap<OsdId, OsdReport>,
@@ -123,14 +134,19 @@ struct Change {
 }
 
 impl Monitor {
-    /// A monitor that goes on from a saved (or newly created) state. Makes a new epoch if a PG was not active, as the
-    /// answers that it had are forgotten.
+    /// A monitor that goes on from a saved (or newly created) state. Makes a new epoch if a PG was
+    /// not active, as the answers that it had are forgotten.
     pub fn start(state: MonitorState, settings: Settings, now: Duration) -> Self {
         let (up, down): (Vec<_>, Vec<_>) = state.map.osds.iter().partition(|(_, osd)| osd.up);
         let live = Liveness {
             last_tick: now,
             osds: up.iter().map(|(id, _)| (**id, now)).collect(),
-            sessions: state.map.sessions.keys().map(|id| (*id, now + settings.session_ttl)).collect(),
+            sessions: state
+                .map
+                .sessions
+                .keys()
+                .map(|id| (*id, now + settings.session_ttl))
+                .collect(),
             awaited: down.iter().map(|(id, _)| **id).collect(),
             wait_until: now + settings.start_wait,
             mds_heard: state.map.mds.map(|_| now),
@@ -138,7 +154,12 @@ impl Monitor {
         };
         let (resolver, change) = (Resolver::new(settings.rules), Change::default());
         let mut monitor = Self { settings, state, live, resolver, change };
-        monitor.state.dead_sessions().collect::<Vec<_>>().into_iter().for_each(|id| monitor.resolver.begin(id));
+        monitor
+            .state
+            .dead_sessions()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|id| monitor.resolver.begin(id));
         monitor.for_inactive_pgs(|rules, _| rules.propose());
         monitor.commit();
         monitor
@@ -156,10 +177,16 @@ impl Monitor {
 
     /// The map as a message.
     pub fn update(&self) -> MapUpdate {
-        MapUpdate { cluster: self.state.map.cluster, epoch: self.state.map.epoch, map: self.state.map.encode() }
+        MapUpdate {
+            cluster: self.state.map.cluster,
+            epoch: self.state.map.epoch,
+            map: self.state.map.encode(),
+            monitors: Vec::new(),
+        }
     }
 
-    /// Takes a request. The answer must not be sent before the state is saved, if the map's epoch has changed.
+    /// Takes a request. The answer must not be sent before the state is saved, if the map's epoch
+    /// has changed.
     pub fn handle(&mut self, request: MonitorRequest, now: Duration) -> MonitorReply {
         let outcome = match request {
             MonitorRequest::Subscribe => return MonitorReply::Map(self.update()),
@@ -178,16 +205,25 @@ impl Monitor {
             MonitorRequest::AskJoin { osd, pgs } => self.ask_join(osd, &pgs),
             MonitorRequest::Join { osd, pg, epoch } => self.join(osd, pg, epoch),
             MonitorRequest::CloseSession { session } => self.close_session(session),
-            MonitorRequest::CreatePool { name, profile, pg_num } => {
-                self.create_pool(&PoolSpec { name, profile, pg_num }).map_err(|error| error.to_string())
+            MonitorRequest::CreatePool { name, profile, pg_num } => self
+                .create_pool(&PoolSpec { name, profile, pg_num })
+                .map_err(|error| error.to_string()),
+            MonitorRequest::RenamePool { name, new_name } => self.rename_pool(&name, new_name),
+            MonitorRequest::MdsUp { addr, namespace, old } => {
+                self.mds_up(addr, (namespace, old), now)
             }
-            MonitorRequest::MdsUp { addr, namespace, old } => self.mds_up(addr, (namespace, old), now),
-            MonitorRequest::MdsHeartbeat { addr, namespace } => self.mds_heartbeat(addr, namespace, now),
+            MonitorRequest::MdsHeartbeat { addr, namespace } => {
+                self.mds_heartbeat(addr, namespace, now)
+            }
             MonitorRequest::MdsReport(report) => {
                 self.live.mds = Some((now, report));
                 Ok(())
             }
             MonitorRequest::ReplaceOsd { osd } => self.replace(osd),
+            MonitorRequest::EvictSession { session } => {
+                self.expire(session, "evicted");
+                Ok(())
+            }
         };
         self.commit();
         match outcome {
@@ -221,14 +257,15 @@ impl Monitor {
         }
         let over = |(id, at): (&SessionId, &Duration)| (now > *at).then_some(*id);
         for session in self.live.sessions.iter().filter_map(over).collect::<Vec<_>>() {
-            self.expire(session);
+            self.expire(session, "not renewed");
         }
         self.commit();
         self.drop_resolved();
         self.watch_health(now);
     }
 
-    /// The questions to ask OSDs now. Every one must be answered, or given up, with [`Monitor::resolve_answer`].
+    /// The questions to ask OSDs now. Every one must be answered, or given up, with
+    /// [`Monitor::resolve_answer`].
     pub fn actions(&mut self, now: Duration) -> Vec<Action> {
         self.resolver.questions(&self.state.map, now)
     }
@@ -241,11 +278,20 @@ impl Monitor {
 
     // ---- OSDs
 
-    fn boot(&mut self, id: OsdId, process: Process, lost: bool, blank: bool, now: Duration) -> Result<(), String> {
+    fn boot(
+        &mut self,
+        id: OsdId,
+        process: Process,
+        lost: bool,
+        blank: bool,
+        now: Duration,
+    ) -> Result<(), String> {
         let grace = self.settings.heartbeat_grace;
-        let heard = self.live.heard.contains(&id) && self.live.osds.get(&id).is_some_and(|at| now <= *at + grace);
+        let heard = self.live.heard.contains(&id)
+            && self.live.osds.get(&id).is_some_and(|at| now <= *at + grace);
         let Some(osd) = self.state.map.osds.get_mut(&id) else {
-            let members = self.state.map.osds.keys().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let members =
+                self.state.map.osds.keys().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Err(format!("{id} is not a member of this cluster, which has {members}"));
         };
         if process.host.len() > HOST_NAME_BYTES_MAX || process.cores > OSD_CORES_MAX {
@@ -260,7 +306,9 @@ impl Monitor {
         let replaced = osd.fsid != 0 && osd.fsid != process.fsid;
         if replaced && osd.up && heard && osd.addr != Some(process.addr) {
             let addr = osd.addr.map_or_else(String::new, |a| format!(" at {a}"));
-            return Err(format!("{id} is up{addr} with another disk: stop that process first, or correct the id"));
+            return Err(format!(
+                "{id} is up{addr} with another disk: stop that process first, or correct the id"
+            ));
         }
         if replaced && !osd.replace {
             return Err(format!(
@@ -297,16 +345,22 @@ impl Monitor {
         Ok(())
     }
 
-    /// The operator gives up a disk. Not that of an OSD which is up, and not one without which data would be lost.
+    /// The operator gives up a disk. Not that of an OSD which is up, and not one without which data
+    /// would be lost.
     fn replace(&mut self, id: OsdId) -> Result<(), String> {
         self.known(id)?;
         if self.state.map.osds[&id].up {
-            return Err(format!("{id} is up: stop it first (one that was killed counts as up for some seconds)"));
+            return Err(format!(
+                "{id} is up: stop it first (one that was killed counts as up for some seconds)"
+            ));
         }
         let needed = self.state.pgs.iter().filter(|(pg, state)| {
             let Some(shard) = self.state.map.shard_of(**pg, id) else { return false };
-            let k = self.state.map.pools.get(&pg.pool).map_or(0, |pool| u32::from(pool.profile.k()));
-            state.begun && state.confirmed.contains(shard) && state.confirmed.minus(state.gone).without(shard).len() < k
+            let k =
+                self.state.map.pools.get(&pg.pool).map_or(0, |pool| u32::from(pool.profile.k()));
+            state.begun
+                && state.confirmed.contains(shard)
+                && state.confirmed.minus(state.gone).without(shard).len() < k
         });
         let needed = needed.count();
         if needed > 0 {
@@ -388,7 +442,9 @@ impl Monitor {
 
     fn open_session(&mut self, mut name: String, now: Duration) -> MonitorReply {
         if self.state.map.sessions.len() >= SESSIONS_MAX {
-            return MonitorReply::Refused(format!("there are {SESSIONS_MAX} sessions: close some first"));
+            return MonitorReply::Refused(format!(
+                "there are {SESSIONS_MAX} sessions: close some first"
+            ));
         }
         while name.len() > SESSION_NAME_BYTES_MAX {
             name.pop();
@@ -414,7 +470,8 @@ impl Monitor {
         MonitorReply::Done(self.state.map.epoch)
     }
 
-    /// Everything of it is stable, so there is nothing to decide, and no PG changes. A dead one is resolved all the same.
+    /// Everything of it is stable, so there is nothing to decide, and no PG changes. A dead one is
+    /// resolved all the same.
     fn close_session(&mut self, session: SessionId) -> Result<(), String> {
         if self.state.map.sessions.get(&session) == Some(&SessionState::Live) {
             tracing::info!(%session, "closes");
@@ -424,17 +481,22 @@ impl Monitor {
         Ok(())
     }
 
-    fn expire(&mut self, session: SessionId) {
+    fn expire(&mut self, session: SessionId, why: &str) {
         self.live.sessions.remove(&session);
         if self.state.map.sessions.get(&session) != Some(&SessionState::Live) {
             return;
         }
-        tracing::warn!(%session, name = self.state.session_names.get(&session), "not renewed: dead");
-        self.note(Health::Degraded, &format!("{session} was not renewed and is dead: {}", self.session_name(session)));
+        tracing::warn!(%session, name = self.state.session_names.get(&session), "{why}: dead");
+        self.note(
+            Health::Degraded,
+            &format!("{session} was {why} and is dead: {}", self.session_name(session)),
+        );
         self.state.map.sessions.insert(session, SessionState::Dead);
         self.resolver.begin(session);
         self.change.any = true;
-        for (pg, active) in self.state.map.pgs.iter().map(|(id, pg)| (*id, pg.active)).collect::<Vec<_>>() {
+        for (pg, active) in
+            self.state.map.pgs.iter().map(|(id, pg)| (*id, pg.active)).collect::<Vec<_>>()
+        {
             // Rule: ExpireEpoch
             if !active || self.settings.rules.on(Rule::ExpireEpoch) {
                 self.with_pg(pg, |rules| rules.outsiders_changed());
@@ -481,7 +543,20 @@ impl Monitor {
         Ok(())
     }
 
-    fn mds_up(&mut self, addr: SocketAddr, (namespace, old): (u128, bool), now: Duration) -> Result<(), String> {
+    fn rename_pool(&mut self, name: &str, new_name: String) -> Result<(), String> {
+        create::rename_pool(&mut self.state.map, name, &new_name)
+            .map_err(|error| error.to_string())?;
+        self.note(Health::Ok, &format!("pool {name:?} was renamed to {new_name:?}"));
+        self.change.any = true;
+        Ok(())
+    }
+
+    fn mds_up(
+        &mut self,
+        addr: SocketAddr,
+        (namespace, old): (u128, bool),
+        now: Duration,
+    ) -> Result<(), String> {
         match self.state.namespace {
             Some(known) if known != namespace => return Err(OTHER_NAMESPACE.to_owned()),
             Some(_) => {}
@@ -501,13 +576,21 @@ impl Monitor {
         Ok(())
     }
 
-    fn mds_heartbeat(&mut self, addr: SocketAddr, namespace: u128, now: Duration) -> Result<(), String> {
+    fn mds_heartbeat(
+        &mut self,
+        addr: SocketAddr,
+        namespace: u128,
+        now: Duration,
+    ) -> Result<(), String> {
         if self.state.namespace != Some(namespace) {
             return Err(OTHER_NAMESPACE.to_owned());
         }
         if self.state.map.mds != Some(addr) {
-            let other = self.state.map.mds.map_or_else(|| "none".to_owned(), |addr| addr.to_string());
-            return Err(format!("the metadata service of this cluster is {other}, not {addr}: stop one of them"));
+            let other =
+                self.state.map.mds.map_or_else(|| "none".to_owned(), |addr| addr.to_string());
+            return Err(format!(
+                "the metadata service of this cluster is {other}, not {addr}: stop one of them"
+            ));
         }
         self.live.mds_heard = Some(now);
         Ok(())
@@ -522,15 +605,25 @@ impl Monitor {
         let pg = self.state.map.pgs.get_mut(&id)?;
         let is_awaited = |osd: &OsdId| self.live.awaited.contains(osd);
         let awaited = (0u8..).zip(&pg.acting).filter(|(_, osd)| is_awaited(osd));
-        let awaited = awaited.fold(ShardSet::EMPTY, |set, (shard, _)| set.with(ShardIndex::new(shard)));
+        let awaited =
+            awaited.fold(ShardSet::EMPTY, |set, (shard, _)| set.with(ShardIndex::new(shard)));
         let state = self.state.pgs.get_mut(&id)?;
         Some(run(&mut PgRules { pg, state, k, up, awaited, rules: self.settings.rules }))
     }
 
-    /// Runs a rule that may change the PG or not, for the shard that an OSD holds of it, if the OSD is up.
-    fn for_pg(&mut self, pg: PgId, osd: OsdId, rule: impl FnOnce(&mut PgRules<'_>, ShardIndex) -> bool) -> bool {
+    /// Runs a rule that may change the PG or not, for the shard that an OSD holds of it, if the OSD
+    /// is up.
+    fn for_pg(
+        &mut self,
+        pg: PgId,
+        osd: OsdId,
+        rule: impl FnOnce(&mut PgRules<'_>, ShardIndex) -> bool,
+    ) -> bool {
         let up = self.state.map.up_shards(pg);
-        let Some(shard) = self.state.map.shard_of(pg, osd).filter(|shard| up.contains(*shard)) else { return false };
+        let Some(shard) = self.state.map.shard_of(pg, osd).filter(|shard| up.contains(*shard))
+        else {
+            return false;
+        };
         let changed = self.with_pg(pg, |rules| rule(rules, shard)).unwrap_or(false);
         if changed {
             self.change.any = true;
@@ -541,7 +634,8 @@ impl Monitor {
 
     /// Runs a rule that changes the PG, for every PG that an OSD holds a shard of.
     fn for_pgs_of(&mut self, osd: OsdId, rule: impl Fn(&mut PgRules<'_>, ShardIndex)) {
-        let shard_in = |(id, _): (&PgId, _)| self.state.map.shard_of(*id, osd).map(|shard| (*id, shard));
+        let shard_in =
+            |(id, _): (&PgId, _)| self.state.map.shard_of(*id, osd).map(|shard| (*id, shard));
         for (pg, shard) in self.state.map.pgs.iter().filter_map(shard_in).collect::<Vec<_>>() {
             self.with_pg(pg, |rules| rule(rules, shard));
             self.change.pgs.insert(pg);
@@ -574,7 +668,9 @@ impl Monitor {
             }
             self.resolver.epoch_changed(id);
         }
-        debug_assert!(self.settings.rules != Rules::default() || self.state.check_invariants() == Ok(()));
+        debug_assert!(
+            self.settings.rules != Rules::default() || self.state.check_invariants() == Ok(())
+        );
     }
 }
 

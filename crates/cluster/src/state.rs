@@ -1,7 +1,7 @@
 //! What the monitor must not forget: the map, and the state of PGs and sessions that only it knows.
 //!
-//! Contract: a value, saved durably by a [`crate::ControlPlane`] before the map in it is published, so that no daemon
-//! ever acts on a map that a restarted monitor would not know.
+//! Contract: a value, saved durably by a [`crate::ControlPlane`] before the map in it is published,
+//! so that no daemon ever acts on a map that a restarted monitor would not know.
 
 use crate::map::{ClusterMap, SessionState};
 use protocol::{PgId, SessionId, ShardSet};
@@ -24,9 +24,11 @@ pub struct MonitorState {
 /// The monitor's own knowledge of a PG. Names follow the model of the write path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PgState {
-    /// The confirmed in-sync set (model: `iss`): these hold everything acknowledged. Never fewer than k.
+    /// The confirmed in-sync set (model: `iss`): these hold everything acknowledged. Never fewer
+    /// than k.
     pub confirmed: ShardSet,
-    /// Members that came back from a power loss, without their unsynced records, since the last activation.
+    /// Members that came back from a power loss, without their unsynced records, since the last
+    /// activation.
     pub lost: ShardSet,
     /// Shards whose disk was replaced and that have not joined again.
     pub gone: ShardSet,
@@ -63,12 +65,22 @@ impl MonitorState {
         let (pg, k) = (&self.map.pgs[&id], u32::from(self.map.pools[&id.pool].profile.k()));
         let up = self.map.up_shards(id);
         if state.confirmed.len() < k {
-            return Err(format!("the confirmed in-sync set {:?} is below k = {k}", state.confirmed)); // Rule: IssFloor
+            return Err(format!(
+                "the confirmed in-sync set {:?} is below k = {k}",
+                state.confirmed
+            )); // Rule: IssFloor
         }
         if !pg.in_sync.minus(state.confirmed).is_empty() {
-            return Err(format!("{:?} is proposed, beyond the confirmed {:?}", pg.in_sync, state.confirmed)); // IssOnly
+            return Err(format!(
+                "{:?} is proposed, beyond the confirmed {:?}",
+                pg.in_sync, state.confirmed
+            )); // IssOnly
         }
-        if pg.active && (pg.in_sync != state.confirmed || !state.begun || !state.peered.minus(pg.in_sync).is_empty()) {
+        if pg.active
+            && (pg.in_sync != state.confirmed
+                || !state.begun
+                || !state.peered.minus(pg.in_sync).is_empty())
+        {
             return Err("it is active with a set that was never confirmed".into()); // Rule: Activate
         }
         if pg.active && !pg.in_sync.intersection(state.gone).is_empty() {

@@ -1,8 +1,8 @@
 //! The few file operations that std lacks, and how their errors are told apart.
 //!
-//! Contract: thin wrappers over system calls on one file, directory or file system; no state. What is assumed of the
-//! medium: a 512-byte sector is written whole or not at all, `fdatasync` makes what was written before it durable, and a
-//! rename is durable once its directory is synced.
+//! Contract: thin wrappers over system calls on one file, directory or file system; no state. What
+//! is assumed of the medium: a 512-byte sector is written whole or not at all, `fdatasync` makes
+//! what was written before it durable, and a rename is durable once its directory is synced.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,7 +20,8 @@ pub struct Space {
 }
 
 impl Space {
-    /// The share that is used of what can be used, 0.0 to 1.0: what full and near-full ratios are compared with.
+    /// The share that is used of what can be used, 0.0 to 1.0: what full and near-full ratios are
+    /// compared with.
     pub fn used_ratio(&self) -> f64 {
         let usable = self.used_bytes + self.free_bytes;
         if usable == 0 { 1.0 } else { self.used_bytes as f64 / usable as f64 }
@@ -42,7 +43,10 @@ pub fn space(path: &Path) -> io::Result<Space> {
 
 /// Is the file system or the quota full, or the file at its size limit?
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// Makes created, renamed and removed names of a directory durable.

@@ -1,7 +1,8 @@
 //! How full a disk is, by the ratios that Ceph has.
 //!
-//! Contract: pure. A ratio is reached when as much is left until the disk counts as full as lies between the ratio and the full
-//! ratio: on a disk whose last part is kept for journals, and not by ratio, all three are reached that much earlier.
+//! Contract: pure. A ratio is reached when as much is left until the disk counts as full as lies
+//! between the ratio and the full ratio: on a disk whose last part is kept for journals, and not by
+//! ratio, all three are reached that much earlier.
 
 use protocol::monitor::Fullness;
 
@@ -29,7 +30,8 @@ impl FullRatios {
     /// Of a disk of `usable_bytes` that takes `free_bytes` more before it counts as full.
     pub fn fullness(&self, usable_bytes: u64, free_bytes: u64) -> Fullness {
         let left = free_bytes as f64 / usable_bytes.max(1) as f64;
-        // what is told of the disk is in whole bytes: a ratio that is reached up to rounding is reached
+        // what is told of the disk is in whole bytes: a ratio that is reached up to rounding is
+        // reached
         let reached = |ratio: f64| left <= self.full - ratio + f64::EPSILON;
         match free_bytes {
             0..FULL_BYTES => Fullness::Full,
@@ -44,7 +46,8 @@ impl FullRatios {
 mod tests {
     use super::*;
 
-    /// Of a disk of 1000 GiB with so much used, of which only the part beyond the full ratio is kept.
+    /// Of a disk of 1000 GiB with so much used, of which only the part beyond the full ratio is
+    /// kept.
     fn at(ratios: FullRatios, used_gib: u64) -> Fullness {
         let full_gib = (ratios.full * 1000.0) as u64;
         ratios.fullness(1000 << 30, full_gib.saturating_sub(used_gib) << 30)

@@ -1,9 +1,9 @@
 //! Where the bytes of files, objects and fragments are: the arithmetic of striping.
 //!
-//! Contract: pure arithmetic, no I/O. A file is cut into objects of `object_bytes`; an object into stripes of k chunks;
-//! chunk c of stripe s is on data shard c at fragment offset `s * chunk`. So a contiguous range of an object is a
-//! contiguous range of each fragment, and whole stripes are the same range of every fragment, parity included.
-//! Ranges are half-open, offsets in bytes.
+//! Contract: pure arithmetic, no I/O. A file is cut into objects of `object_bytes`; an object into
+//! stripes of k chunks; chunk c of stripe s is on data shard c at fragment offset `s * chunk`. So a
+//! contiguous range of an object is a contiguous range of each fragment, and whole stripes are the
+//! same range of every fragment, parity included. Ranges are half-open, offsets in bytes.
 //!
 //! | object bytes (k = 2, chunk = 512) | shard | fragment bytes |
 //! |---|---|---|
@@ -63,10 +63,12 @@ impl Layout {
         self.profile.stripe_bytes()
     }
 
-    /// Does the range begin and end at stripe boundaries? Such a write needs no read first. An empty range does.
+    /// Does the range begin and end at stripe boundaries? Such a write needs no read first. An
+    /// empty range does.
     pub const fn is_whole_stripes(self, range: &Range<u64>) -> bool {
         range.start >= range.end
-            || (range.start.is_multiple_of(self.stripe()) && range.end.is_multiple_of(self.stripe()))
+            || (range.start.is_multiple_of(self.stripe())
+                && range.end.is_multiple_of(self.stripe()))
     }
 
     /// The least range of whole stripes that holds the range; empty if the range is.
@@ -78,13 +80,15 @@ impl Layout {
         start..range.end.next_multiple_of(self.stripe())
     }
 
-    /// The fragment range, the same on every shard, of the whole stripes that hold the object range.
+    /// The fragment range, the same on every shard, of the whole stripes that hold the object
+    /// range.
     pub const fn fragment_cover(self, range: &Range<u64>) -> Range<u64> {
         let cover = self.stripe_cover(range);
         cover.start / self.k()..cover.end / self.k()
     }
 
-    /// The object range whose stripes a fragment range touches. The fragment range need not be aligned.
+    /// The object range whose stripes a fragment range touches. The fragment range need not be
+    /// aligned.
     pub const fn object_cover(self, fragment: &Range<u64>) -> Range<u64> {
         let start = fragment.start / self.chunk();
         if fragment.start >= fragment.end {
@@ -93,8 +97,8 @@ impl Layout {
         start * self.stripe()..fragment.end.div_ceil(self.chunk()) * self.stripe()
     }
 
-    /// How many bytes of data shard `shard`'s fragment lie below object offset `end`: the fragment offset at which the
-    /// shard's part of `end..` begins.
+    /// How many bytes of data shard `shard`'s fragment lie below object offset `end`: the fragment
+    /// offset at which the shard's part of `end..` begins.
     const fn below(self, shard: u64, end: u64) -> u64 {
         let rest = end % self.stripe();
         let before = shard * self.chunk();
@@ -108,8 +112,8 @@ impl Layout {
         end / self.stripe() * self.chunk() + part
     }
 
-    /// Exactly the fragment range of a data shard that holds its bytes of the object range; empty if it has none.
-    /// A parity shard has none.
+    /// Exactly the fragment range of a data shard that holds its bytes of the object range; empty
+    /// if it has none. A parity shard has none.
     pub const fn shard_range(self, shard: ShardIndex, range: &Range<u64>) -> Range<u64> {
         let shard = shard.get() as u64;
         if shard >= self.k() || range.start >= range.end {
@@ -119,7 +123,8 @@ impl Layout {
         if start >= end { 0..0 } else { start..end }
     }
 
-    /// [`Layout::shard_range`] widened to whole sectors, the unit of checksums and of fragment reads.
+    /// [`Layout::shard_range`] widened to whole sectors, the unit of checksums and of fragment
+    /// reads.
     pub const fn shard_sectors(self, shard: ShardIndex, range: &Range<u64>) -> Range<u64> {
         sector_cover(&self.shard_range(shard, range))
     }
@@ -132,9 +137,10 @@ impl Layout {
             .fold(ShardSet::EMPTY, ShardSet::with)
     }
 
-    /// Copies user bytes, which belong at object offset `at`, into the k data fragments' buffers, in one pass. The
-    /// buffers all begin at fragment offset `fragment_offset`. Bytes of the buffers outside the range stay as they are,
-    /// so that a partial stripe is laid over what was read before.
+    /// Copies user bytes, which belong at object offset `at`, into the k data fragments' buffers,
+    /// in one pass. The buffers all begin at fragment offset `fragment_offset`. Bytes of the
+    /// buffers outside the range stay as they are, so that a partial stripe is laid over what was
+    /// read before.
     ///
     /// # Panics
     /// If there are not k buffers or one does not hold its part: a mistake of the caller.
@@ -146,11 +152,12 @@ impl Layout {
         });
     }
 
-    /// Copies the object range from pieces of the k data fragments, one per shard, into `user`, in one pass. Pieces of
-    /// shards that hold nothing of the range may be empty.
+    /// Copies the object range from pieces of the k data fragments, one per shard, into `user`, in
+    /// one pass. Pieces of shards that hold nothing of the range may be empty.
     ///
     /// # Panics
-    /// If there are not k pieces, one does not hold its part, or `user` is not as long as the range.
+    /// If there are not k pieces, one does not hold its part, or `user` is not as long as the
+    /// range.
     pub fn gather(self, range: Range<u64>, pieces: &[Piece<'_>], user: &mut [u8]) {
         assert_eq!(pieces.len() as u64, self.k(), "one piece for each data shard");
         assert_eq!(user.len() as u64, range.end - range.start, "a buffer as long as the range");
@@ -160,7 +167,8 @@ impl Layout {
         });
     }
 
-    /// Calls `f(shard, fragment offset, range relative to the start)` for each chunk of the object range, in order.
+    /// Calls `f(shard, fragment offset, range relative to the start)` for each chunk of the object
+    /// range, in order.
     fn for_each_chunk(self, range: Range<u64>, mut f: impl FnMut(usize, u64, Range<usize>)) {
         // With one data shard the fragment is the object, and one copy does it.
         if self.k() == 1 {

@@ -1,9 +1,10 @@
 //! A sync that failed, and that nothing counts as durable after it.
 //!
-//! Contract: what fails together is synced by one thread at a time. The kernel may drop a page that it could not write,
-//! tells that to one sync, and the next one finds nothing to write. So a sync beside the one that fails could succeed for
-//! pages that are lost, before anyone can know. A sync that begins after the failure is refused, and one that was overtaken
-//! by the failure of a write counts as refused.
+//! Contract: what fails together is synced by one thread at a time. The kernel may drop a page that
+//! it could not write, tells that to one sync, and the next one finds nothing to write. So a sync
+//! beside the one that fails could succeed for pages that are lost, before anyone can know. A sync
+//! that begins after the failure is refused, and one that was overtaken by the failure of a write
+//! counts as refused.
 //!
 //! Turn and flag are parameters, so that `loom` can stand in for the hardware in the tests.
 
@@ -47,8 +48,9 @@ pub(crate) enum NotSynced<E> {
     Failed(E),
 }
 
-/// Whether syncs still mean something. The turn is a bare lock, unlike all else that threads share: a role has one sync
-/// under way at a time as a rule, nobody waits, and there is one of these for each open fragment.
+/// Whether syncs still mean something. The turn is a bare lock, unlike all else that threads share:
+/// a role has one sync under way at a time as a rule, nobody waits, and there is one of these for
+/// each open fragment.
 #[derive(Debug, Default)]
 pub(crate) struct Poison<T = Mutex<()>, F = AtomicBool> {
     turn: T,
@@ -65,8 +67,8 @@ impl<T: Turn, F: Flag> Poison<T, F> {
         self.has_failed.store(true, Ordering::Release);
     }
 
-    /// Syncs by `wait` what `begin` says is to be synced; `None`: nothing. An error of `begin` changes nothing, one of
-    /// `wait` is the last.
+    /// Syncs by `wait` what `begin` says is to be synced; `None`: nothing. An error of `begin`
+    /// changes nothing, one of `wait` is the last.
     pub(crate) fn sync<M, E>(
         &self,
         begin: impl FnOnce() -> Result<Option<M>, E>,

@@ -1,8 +1,9 @@
 //! What the sums of an object's shards say of them: do they match, and if not, which is wrong.
 //!
-//! Contract: pure. Sums are those of [`LinearSum`](crate::codec::LinearSum), all of one seed and one cut. With k + m
-//! shards of which e are known to be bad or missing, up to (m - e) / 2 wrong ones are found out by the others, as in any
-//! code of distance m + 1; with fewer to spare a mismatch is seen and not decided.
+//! Contract: pure. Sums are those of [`LinearSum`](crate::codec::LinearSum), all of one seed and
+//! one cut. With k + m shards of which e are known to be bad or missing, up to (m - e) / 2 wrong
+//! ones are found out by the others, as in any code of distance m + 1; with fewer to spare a
+//! mismatch is seen and not decided.
 
 use crate::codec::{Codec, SUM_BYTES, SUM_UNIT_BYTES};
 use protocol::{Profile, ShardIndex, ShardSet};
@@ -13,7 +14,8 @@ use std::ops::Range;
 pub struct ShardSums {
     /// Which.
     pub shard: ShardIndex,
-    /// There is a fragment file. A shard without one counts as zeros: one that was never written to has none.
+    /// There is a fragment file. A shard without one counts as zeros: one that was never written to
+    /// has none.
     pub exists: bool,
     /// The sum of each unit.
     pub sums: Vec<u8>,
@@ -36,15 +38,17 @@ impl Mismatch {
     }
 }
 
-/// Could a user's byte be at fragment offset `offset` of a shard, in an object with user data up to `logical_end`?
+/// Could a user's byte be at fragment offset `offset` of a shard, in an object with user data up to
+/// `logical_end`?
 pub fn may_hold_data(profile: Profile, shard: ShardIndex, offset: u64, logical_end: u64) -> bool {
     let stripe = offset / u64::from(profile.chunk_bytes()) * profile.stripe_bytes();
     let chunk = if shard.get() < profile.k() { u64::from(shard.get()) } else { 0 };
     stripe + chunk * u64::from(profile.chunk_bytes()) < logical_end
 }
 
-/// Units whose shards do not match, each with those that are wrong. `may_be_lost` says of a shard without a fragment
-/// file whether data may have been in the unit; it counts where nothing else can confirm the loss.
+/// Units whose shards do not match, each with those that are wrong. `may_be_lost` says of a shard
+/// without a fragment file whether data may have been in the unit; it counts where nothing else can
+/// confirm the loss.
 pub fn judge(
     codec: &dyn Codec,
     shards: &[ShardSums],
@@ -61,13 +65,15 @@ pub fn judge(
     if matches(codec, &all(0..length)) {
         return found;
     }
-    let missing = shards.iter().filter(|s| !s.exists).fold(ShardSet::EMPTY, |set, s| set.with(s.shard));
+    let missing =
+        shards.iter().filter(|s| !s.exists).fold(ShardSet::EMPTY, |set, s| set.with(s.shard));
     for unit in 0..length / SUM_BYTES {
         let sums = all(unit * SUM_BYTES..(unit + 1) * SUM_BYTES);
         if matches(codec, &sums) {
             continue;
         }
-        let wrong = lost(codec, &sums, missing, |shard| may_be_lost(shard, unit)).or_else(|| odd_ones(codec, &sums));
+        let wrong = lost(codec, &sums, missing, |shard| may_be_lost(shard, unit))
+            .or_else(|| odd_ones(codec, &sums));
         let wrong = wrong.unwrap_or(ShardSet::EMPTY);
         match found.last_mut() {
             Some(last) if last.units.end == unit && last.wrong == wrong => last.units.end += 1,
@@ -86,35 +92,48 @@ fn matches(codec: &dyn Codec, sums: &[(ShardIndex, &[u8])]) -> bool {
 /// What a shard's sums should be by k others.
 fn expected(codec: &dyn Codec, basis: &[(ShardIndex, &[u8])], shard: ShardIndex) -> Vec<u8> {
     let mut out = vec![0; basis[0].1.len()];
-    codec.reconstruct(basis, &mut [(shard, &mut out[..])]).expect("k different shards of one length");
+    codec
+        .reconstruct(basis, &mut [(shard, &mut out[..])])
+        .expect("k different shards of one length");
     out
 }
 
-/// The shards without a fragment file of which the others, agreeing among themselves, say that they should have data.
+/// The shards without a fragment file of which the others, agreeing among themselves, say that they
+/// should have data.
 fn lost(
     codec: &dyn Codec,
     sums: &[(ShardIndex, &[u8])],
     missing: ShardSet,
     may_be_lost: impl Fn(ShardIndex) -> bool,
 ) -> Option<ShardSet> {
-    let there: Vec<_> = sums.iter().filter(|(shard, _)| !missing.contains(*shard)).copied().collect();
+    let there: Vec<_> =
+        sums.iter().filter(|(shard, _)| !missing.contains(*shard)).copied().collect();
     if missing.is_empty() || there.len() < codec.k() || !matches(codec, &there) {
         return None;
     }
-    let should = |shard: &ShardIndex| expected(codec, &there[..codec.k()], *shard).iter().any(|&byte| byte != 0);
+    let should = |shard: &ShardIndex| {
+        expected(codec, &there[..codec.k()], *shard).iter().any(|&byte| byte != 0)
+    };
     let lost: Vec<ShardIndex> = missing.iter().filter(should).collect();
     let is_sure = there.len() > codec.k() || lost.iter().all(|shard| may_be_lost(*shard));
     is_sure.then(|| lost.into_iter().fold(ShardSet::EMPTY, ShardSet::with))
 }
 
-/// The fewest shards without which all others agree, if more agree than would by chance of position.
+/// The fewest shards without which all others agree, if more agree than would by chance of
+/// position.
 fn odd_ones(codec: &dyn Codec, sums: &[(ShardIndex, &[u8])]) -> Option<ShardSet> {
     let spare = sums.len() - codec.k();
     (1..=spare / 2).find_map(|count| {
         subsets(sums.len(), count).find_map(|out| {
-            let rest: Vec<_> = sums.iter().enumerate().filter(|(i, _)| out >> i & 1 == 0).map(|(_, s)| *s).collect();
+            let rest: Vec<_> = sums
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| out >> i & 1 == 0)
+                .map(|(_, s)| *s)
+                .collect();
             let odd = sums.iter().enumerate().filter(|(i, _)| out >> i & 1 == 1);
-            matches(codec, &rest).then(|| odd.fold(ShardSet::EMPTY, |set, (_, (shard, _))| set.with(*shard)))
+            matches(codec, &rest)
+                .then(|| odd.fold(ShardSet::EMPTY, |set, (_, (shard, _))| set.with(*shard)))
         })
     })
 }
@@ -177,7 +196,11 @@ mod tests {
                 bad[shard][2 * SUM_UNIT_BYTES + 77] ^= 4;
                 bad[shard][3 * SUM_UNIT_BYTES] ^= 4;
                 let wrong = if m >= 2 { set(&[shard]) } else { ShardSet::EMPTY };
-                assert_eq!(judged(k, m, &summed(&bad, &[])), [Mismatch { units: 2..4, wrong }], "{k}+{m} {shard}");
+                assert_eq!(
+                    judged(k, m, &summed(&bad, &[])),
+                    [Mismatch { units: 2..4, wrong }],
+                    "{k}+{m} {shard}"
+                );
             }
         }
     }
@@ -191,7 +214,11 @@ mod tests {
             bad[0][0] ^= 1;
             bad[last][1] ^= 9;
             let wrong = if wrong.is_empty() { wrong } else { set(&[0, last]) };
-            assert_eq!(judged(2, m, &summed(&bad, &[])), [Mismatch { units: 0..1, wrong }], "2+{m}");
+            assert_eq!(
+                judged(2, m, &summed(&bad, &[])),
+                [Mismatch { units: 0..1, wrong }],
+                "2+{m}"
+            );
         }
     }
 

@@ -1,12 +1,15 @@
 //! Space for writes is promised by a disk before one is sent to it.
 //!
-//! Contract: no I/O, no clock. A session has at most [`SESSION_WINDOW_BYTES`] on its way to a core, in the unit of [`space_taken`], and sends
-//! only while the core's last word was that there is space. A core says so only while it has beside that space for a whole window of every
-//! session of the map, twice, as a write takes it in the journal and then in its fragment; for all that its disk's cores have
-//! taken and not yet put in place; and for the journals themselves. So what a session has sent finds its place, whoever
-//! else sent what meanwhile, and however old the word was.
+//! Contract: no I/O, no clock. A session has at most [`SESSION_WINDOW_BYTES`] on its way to a core,
+//! in the unit of [`space_taken`], and sends only while the core's last word was that there is
+//! space. A core says so only while it has beside that space for a whole window of every session of
+//! the map, twice, as a write takes it in the journal and then in its fragment; for all that its
+//! disk's cores have taken and not yet put in place; and for the journals themselves. So what a
+//! session has sent finds its place, whoever else sent what meanwhile, and however old the word
+//! was.
 //!
-//! Cores of one disk share counters: what one takes is at once no space for the others. Daemons that share a file system do not.
+//! Cores of one disk share counters: what one takes is at once no space for the others. Daemons
+//! that share a file system do not.
 
 mod usage;
 
@@ -52,10 +55,15 @@ pub struct DiskSpace {
 }
 
 impl DiskSpace {
-    /// Of the core with this number, which `disk` must have; nothing is free until [`DiskSpace::look_up`].
+    /// Of the core with this number, which `disk` must have; nothing is free until
+    /// [`DiskSpace::look_up`].
     pub fn new(disk: Arc<DiskUse>, core: u16, journal_bytes: u64) -> Self {
         let core = usize::from(core);
-        assert!(core < disk.usage.cores(), "a disk of {} cores has no core {core}", disk.usage.cores());
+        assert!(
+            core < disk.usage.cores(),
+            "a disk of {} cores has no core {core}",
+            disk.usage.cores()
+        );
         Self { disk, core, journal_bytes, sessions: 0, looked_up: LookUp::default() }
     }
 
@@ -79,12 +87,16 @@ impl DiskSpace {
         self.disk.usage.written()
     }
 
-    /// Asks the disk, by `ask`, for its bytes that can be used and those that are free. `unplaced`: what records of this core
-    /// still need in fragments.
+    /// Asks the disk, by `ask`, for its bytes that can be used and those that are free. `unplaced`:
+    /// what records of this core still need in fragments.
     ///
     /// # Errors
     /// Those of `ask`; then nothing has changed.
-    pub fn look_up<E>(&mut self, unplaced: u64, ask: impl FnOnce() -> Result<(u64, u64), E>) -> Result<(), E> {
+    pub fn look_up<E>(
+        &mut self,
+        unplaced: u64,
+        ask: impl FnOnce() -> Result<(u64, u64), E>,
+    ) -> Result<(), E> {
         let written = self.disk.usage.written();
         let (usable, free) = ask()?;
         self.disk.usage.placed(self.core, unplaced);
@@ -92,9 +104,22 @@ impl DiskSpace {
         Ok(())
     }
 
-    /// Bytes that the disk surely takes before it counts as full, whatever was taken since it was asked. 0: no more writes.
+    /// Bytes that the disk surely takes before it counts as full, whatever was taken since it was
+    /// asked. 0: no more writes.
     pub fn free(&self, ratios: FullRatios) -> u64 {
         self.after(self.disk.usage.taken_since(self.looked_up.written), ratios)
+    }
+
+    /// Takes so many bytes of the disk, if it has them beside what is promised. Of two cores that
+    /// take the last ones at the same time both may be refused, and never both have them.
+    pub fn take(&self, bytes: u64, ratios: FullRatios) -> bool {
+        let fits = |taken: u64| self.looked_up.free >= self.kept(ratios).saturating_add(taken);
+        let before = self.disk.usage.taken_since(self.looked_up.written);
+        if !fits(before.saturating_add(bytes)) {
+            return false;
+        }
+        self.wrote(bytes);
+        fits(self.disk.usage.taken_since(self.looked_up.written))
     }
 
     /// The same when it was asked: what people are told, which writes under way do not make waver.
@@ -103,10 +128,15 @@ impl DiskSpace {
     }
 
     fn after(&self, taken: u64, ratios: FullRatios) -> u64 {
+        self.looked_up.free.saturating_sub(self.kept(ratios)).saturating_sub(taken)
+    }
+
+    /// Bytes that no write may have: those beyond the full ratio, or what is promised.
+    fn kept(&self, ratios: FullRatios) -> u64 {
         let kept = (self.looked_up.usable as f64 * (1.0 - ratios.full)) as u64;
         let windows = self.sessions * 2 * SESSION_WINDOW_BYTES;
         let promised = self.disk.usage.cores() as u64 * (self.journal_bytes + windows);
-        self.looked_up.free.saturating_sub(kept.max(promised)).saturating_sub(taken)
+        kept.max(promised)
     }
 
     /// How full the disk was by these ratios when it was asked.

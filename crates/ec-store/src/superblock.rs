@@ -1,8 +1,9 @@
 //! Whose data directory this is, and who holds it.
 //!
-//! Contract: [`DataDir::open`] takes the lock, then reads or creates the superblock, and refuses a directory of another
-//! cluster, OSD or format. While a `DataDir` lives no other process, and no other `DataDir` of this one, holds it; the
-//! kernel drops the lock with its holder, however that ends.
+//! Contract: [`DataDir::open`] takes the lock, then reads or creates the superblock, and refuses a
+//! directory of another cluster, OSD or format. While a `DataDir` lives no other process, and no
+//! other `DataDir` of this one, holds it; the kernel drops the lock with its holder, however that
+//! ends.
 //!
 //! The file `superblock`, little-endian, written atomically once:
 //!
@@ -32,12 +33,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The version of everything below a data directory: superblock, fragment files and journals.
-/// In format 1 no slot of a fragment lies elsewhere than in its own place, and no record is a placed one. In formats 1 and 2 the data of a
-/// fragment begins at the first page that is free.
+/// The version of everything below a data directory: superblock, fragment files and journals. In
+/// format 1 no slot of a fragment lies elsewhere than in its own place, and no record is a placed
+/// one. In formats 1 and 2 the data of a fragment begins at the first page that is free.
 pub const FORMAT_VERSION: u32 = 3;
 
-/// The versions that this program reads. A directory of an older one becomes one of [`FORMAT_VERSION`] as it is opened.
+/// The versions that this program reads. A directory of an older one becomes one of
+/// [`FORMAT_VERSION`] as it is opened.
 pub(crate) const FORMATS: RangeInclusive<u32> = 1..=FORMAT_VERSION;
 
 const MAGIC: [u8; 8] = *b"TREFOSD\0";
@@ -59,7 +61,9 @@ pub struct Superblock {
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Another process, or another part of this one, holds it.
-    #[error("data directory {dir} is held by pid {pid}: stop that process or use another directory")]
+    #[error(
+        "data directory {dir} is held by pid {pid}: stop that process or use another directory"
+    )]
     Held {
         /// The directory.
         dir: PathBuf,
@@ -97,7 +101,9 @@ pub enum DataDirError {
         supported: u32,
     },
     /// The superblock is damaged.
-    #[error("superblock of {dir} is damaged: restore it, or rebuild this osd in an empty directory")]
+    #[error(
+        "superblock of {dir} is damaged: restore it, or rebuild this osd in an empty directory"
+    )]
     Damaged {
         /// The directory.
         dir: PathBuf,
@@ -167,13 +173,18 @@ impl DataDir {
         };
         let dir = dir.to_path_buf();
         if superblock.cluster != cluster {
-            return Err(DataDirError::OtherCluster { dir, ours: cluster, theirs: superblock.cluster });
+            return Err(DataDirError::OtherCluster {
+                dir,
+                ours: cluster,
+                theirs: superblock.cluster,
+            });
         }
         if superblock.osd != osd {
             return Err(DataDirError::OtherOsd { dir, ours: osd, theirs: superblock.osd });
         }
         if format < FORMAT_VERSION {
-            disk::write_atomically(&path, to_raw(&superblock).as_bytes()).map_err(|source| refuse(&dir, source))?;
+            disk::write_atomically(&path, to_raw(&superblock).as_bytes())
+                .map_err(|source| refuse(&dir, source))?;
             tracing::info!(dir = %dir.display(), from = format, to = FORMAT_VERSION, "the format of the data directory was raised");
         }
         let root = Dir::from(dir.as_path());
@@ -204,12 +215,12 @@ impl DataDir {
         self.was_created
     }
 
-    /// Journals and fragments are from now on those in `memory`, not those on the disk: only superblock and lock are
-    /// there.
+    /// Journals and fragments are from now on those in `memory`, not those on the disk: only
+    /// superblock and lock are there.
     ///
     /// # Errors
-    /// [`DataDirError::HoldsData`] if the directory has journals or fragments on the disk, which would be out of sight;
-    /// nothing was changed.
+    /// [`DataDirError::HoldsData`] if the directory has journals or fragments on the disk, which
+    /// would be out of sight; nothing was changed.
     pub fn in_memory(self, memory: Memory) -> Result<Self, DataDirError> {
         if let Some(found) = ["journal", "pg"].iter().find(|name| self.path.join(name).exists()) {
             return Err(DataDirError::HoldsData { dir: self.path, found: (*found).to_owned() });
@@ -255,7 +266,9 @@ const CRC_AT: usize = size_of::<Raw>() - 4;
 fn refuse(dir: &Path, source: io::Error) -> DataDirError {
     let dir = dir.to_path_buf();
     match source.kind() {
-        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => DataDirError::ReadOnly { dir },
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            DataDirError::ReadOnly { dir }
+        }
         _ => DataDirError::Io { dir, source },
     }
 }
@@ -263,13 +276,22 @@ fn refuse(dir: &Path, source: io::Error) -> DataDirError {
 fn take_lock(dir: &Path) -> Result<File, DataDirError> {
     let io = |source: io::Error| refuse(dir, source);
     let mut options = File::options();
-    let mut lock = options.read(true).write(true).create(true).truncate(false).open(dir.join("lock")).map_err(io)?;
+    let mut lock = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(dir.join("lock"))
+        .map_err(io)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut text = String::new();
             lock.read_to_string(&mut text).map_err(io)?;
-            return Err(DataDirError::Held { dir: dir.to_path_buf(), pid: text.trim().parse().unwrap_or(0) });
+            return Err(DataDirError::Held {
+                dir: dir.to_path_buf(),
+                pid: text.trim().parse().unwrap_or(0),
+            });
         }
         Err(error) => return Err(io(error.into())),
     }
@@ -290,7 +312,11 @@ fn parse(dir: &Path, bytes: &[u8]) -> Result<(Superblock, u32), DataDirError> {
     // Another format may keep its checksum elsewhere, so the version is looked at first.
     if !FORMATS.contains(&raw.format.get()) {
         let found = raw.format.get();
-        return Err(DataDirError::OtherFormat { dir: dir.to_path_buf(), found, supported: FORMAT_VERSION });
+        return Err(DataDirError::OtherFormat {
+            dir: dir.to_path_buf(),
+            found,
+            supported: FORMAT_VERSION,
+        });
     }
     if bytes.len() != size_of::<Raw>() || raw.crc.get() != crc32c::crc32c(&bytes[..CRC_AT]) {
         return Err(damaged());
@@ -304,7 +330,12 @@ fn parse(dir: &Path, bytes: &[u8]) -> Result<(Superblock, u32), DataDirError> {
     Ok((superblock, raw.format.get()))
 }
 
-fn create(dir: &Path, path: &Path, cluster: ClusterId, osd: OsdId) -> Result<Superblock, DataDirError> {
+fn create(
+    dir: &Path,
+    path: &Path,
+    cluster: ClusterId,
+    osd: OsdId,
+) -> Result<Superblock, DataDirError> {
     let io = |source: io::Error| refuse(dir, source);
     for entry in fs::read_dir(dir).map_err(io)? {
         let name = entry.map_err(io)?.file_name();
@@ -314,8 +345,10 @@ fn create(dir: &Path, path: &Path, cluster: ClusterId, osd: OsdId) -> Result<Sup
             return Err(DataDirError::NotBlank { dir: dir.to_path_buf(), found });
         }
     }
-    let created_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let superblock = Superblock { cluster, osd, fsid: disk::random_u128().map_err(io)?, created_secs };
+    let created_secs =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let superblock =
+        Superblock { cluster, osd, fsid: disk::random_u128().map_err(io)?, created_secs };
     disk::write_atomically(path, to_raw(&superblock).as_bytes()).map_err(io)?;
     Ok(superblock)
 }
@@ -364,7 +397,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = open(dir.path()).unwrap();
         let error = open(dir.path()).unwrap_err();
-        assert!(matches!(error, DataDirError::Held { pid, .. } if pid == std::process::id()), "{error}");
+        assert!(
+            matches!(error, DataDirError::Held { pid, .. } if pid == std::process::id()),
+            "{error}"
+        );
         drop(first);
         open(dir.path()).unwrap();
     }
@@ -433,7 +469,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("pg")).unwrap();
         let error = open(dir.path()).unwrap_err();
-        assert!(matches!(error, DataDirError::NotBlank { ref found, .. } if found == "pg"), "{error}");
+        assert!(
+            matches!(error, DataDirError::NotBlank { ref found, .. } if found == "pg"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -448,7 +487,10 @@ mod tests {
             fs::write(&path, &bad).unwrap();
             let error = open(dir.path()).unwrap_err();
             let is_version = (8..12).contains(&at);
-            assert_eq!(matches!(error, DataDirError::OtherFormat { supported: FORMAT_VERSION, .. }), is_version);
+            assert_eq!(
+                matches!(error, DataDirError::OtherFormat { supported: FORMAT_VERSION, .. }),
+                is_version
+            );
             assert_eq!(matches!(error, DataDirError::Damaged { .. }), !is_version);
         }
         for length in 0..good.len() {

@@ -1,7 +1,8 @@
-//! A mount in a test of one's own program: a cluster and a mount as processes, in a temporary directory, and gone at the
-//! end whatever happens.
+//! A mount in a test of one's own program: a cluster and a mount as processes, in a temporary
+//! directory, and gone at the end whatever happens.
 //!
-//! As root: `cargo build && cargo run -p fuse-client --example mount_in_a_test` (a FUSE mount needs /dev/fuse).
+//! As root: `cargo build && cargo run -p fuse-client --example mount_in_a_test` (a FUSE mount needs
+//! /dev/fuse).
 
 use std::error::Error;
 use std::fs;
@@ -22,9 +23,11 @@ impl Mounted {
         let (osd_daemon, fuse_client) = (programs.join("osd-daemon"), programs.join("fuse-client"));
         for program in [&osd_daemon, &fuse_client] {
             if !program.exists() {
-                return Err(
-                    format!("{} is not built: cargo build -p osd-daemon -p fuse-client", program.display()).into()
-                );
+                return Err(format!(
+                    "{} is not built: cargo build -p osd-daemon -p fuse-client",
+                    program.display()
+                )
+                .into());
             }
         }
         fs::create_dir_all(dir.join("mnt"))?;
@@ -51,7 +54,8 @@ impl Mounted {
             }
         }
         let monitor = monitor.ok_or("the daemon ended before its monitor was ready")?;
-        // With --daemon it returns when the file system answers, and a process stays in the background.
+        // With --daemon it returns when the file system answers, and a process stays in the
+        // background.
         let log = self.dir.join("mount.log");
         let mut command = Command::new(&self.fuse_client);
         command.args(["mount", "--daemon", "--log-file"]).arg(log).arg(&monitor).arg(self.path());

@@ -1,14 +1,16 @@
 //! FUSE requests as calls of [`client::fs`].
 //!
-//! Contract: a reader thread copies what it must out of the request's buffer and hands the operation to the worker that is
-//! nearest to the file; the worker replies. An operation that is dropped, at its deadline or with the client, drops its
-//! reply, which `fuser` then answers with EIO: no request stays unanswered.
+//! Contract: a reader thread copies what it must out of the request's buffer and hands the
+//! operation to the worker that is nearest to the file; the worker replies. An operation that is
+//! dropped, at its deadline or with the client, drops its reply, which `fuser` then answers with
+//! EIO: no request stays unanswered.
 
 mod callers;
 mod content;
 mod flags;
 mod handles;
 mod interrupts;
+mod late;
 mod locks;
 mod names;
 mod times;
@@ -18,13 +20,15 @@ use crate::options::MountSettings;
 use client::ClientError;
 use client::fs::{FileSystem, LocalFs, Permissions};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem,
+    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
+    Request, RequestId, TimeOrNow, WriteFlags,
 };
 use handles::{Handles, open_id};
 use interrupts::Interrupts;
+use late::LateReads;
 use messenger::{Began, History};
 use protocol::Gfid;
 use protocol::namespace::Attr;
@@ -38,8 +42,8 @@ use times::{RequestKind, RequestTimes};
 
 /// Inode numbers are never reused, so one generation is enough.
 const GENERATION: Generation = Generation(0);
-/// Requests that the kernel sends without waiting (read-ahead, asynchronous direct I/O) at once. The default of 16
-/// keeps a striped store idle.
+/// Requests that the kernel sends without waiting (read-ahead, asynchronous direct I/O) at once.
+/// The default of 16 keeps a striped store idle.
 const MAX_BACKGROUND: u16 = 128;
 
 /// What of the settings the requests need.
@@ -81,17 +85,20 @@ pub struct Adapter {
     acls: bool,
     interrupts: Arc<Interrupts>,
     handles: Handles,
+    late: Arc<LateReads>,
 }
 
-/// Makes answers for the kernel: attributes where nobody is to be asked how much the file takes on disk, and how long it
-/// may use what it is told. That is as long as this is surely the only mount, so it is asked for when the answer leaves.
+/// Makes answers for the kernel: attributes where nobody is to be asked how much the file takes on
+/// disk, and how long it may use what it is told. That is as long as this is surely the only mount,
+/// so it is asked for when the answer leaves.
 struct Shape {
     fs: FileSystem,
     options: AdapterOptions,
 }
 
 impl Shape {
-    /// The attributes, and how long the kernel may use them: not at all if it has to ask again to learn `st_blocks`.
+    /// The attributes, and how long the kernel may use them: not at all if it has to ask again to
+    /// learn `st_blocks`.
     fn of(&self, attr: &Attr) -> (FileAttr, Duration) {
         let (allocated, guessed) = self.fs.allocated_known(attr);
         (file_attr(attr, allocated), if guessed { Duration::ZERO } else { self.attr_ttl() })
@@ -115,19 +122,32 @@ impl Shape {
 }
 
 impl Adapter {
-    /// For a file system that is started: its client lists how long requests take, and remembers them if it shall.
+    /// For a file system that is started: its client lists how long requests take, and remembers
+    /// them if it shall.
     pub fn new(fs: FileSystem, options: AdapterOptions) -> Self {
         let handle = fs.client().handle().clone();
         let (times, history) = (RequestTimes::new(handle.operations()), handle.history().clone());
         let (interrupts, handles) = (Interrupts::new(&handle), Handles::new(handle.locks()));
-        Self { fs, options, times, history, interrupts, handles, direct_mmap: false, acls: false }
+        let late = Arc::new(LateReads::new(handle.locks(), fs.client().config().timeout));
+        Self {
+            fs,
+            options,
+            times,
+            history,
+            interrupts,
+            handles,
+            late,
+            direct_mmap: false,
+            acls: false,
+        }
     }
 
     fn shape(&self) -> Shape {
         Shape { fs: self.fs.clone(), options: self.options }
     }
 
-    /// Answers on the thread that read the request: for what nobody has to be asked, and nothing waited for.
+    /// Answers on the thread that read the request: for what nobody has to be asked, and nothing
+    /// waited for.
     fn answer_here(&self, kind: RequestKind, place: Gfid, began: Began, answer: impl FnOnce()) {
         let recording = self.history.begin(kind.name(), place.unique());
         answer();
@@ -136,8 +156,14 @@ impl Adapter {
     }
 
     /// Starts an operation near a file; it returns the errno that it answered with, 0 for success.
-    fn start<F, Fut>(&self, req: &Request, kind: RequestKind, place: Gfid, offset: u64, operation: F)
-    where
+    fn start<F, Fut>(
+        &self,
+        req: &Request,
+        kind: RequestKind,
+        place: Gfid,
+        offset: u64,
+        operation: F,
+    ) where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = i32> + 'static,
     {
@@ -188,8 +214,14 @@ impl Adapter {
     }
 
     /// Starts an operation whose answer is success or an error.
-    fn run_empty<F, Fut>(&self, req: &Request, kind: RequestKind, place: Gfid, reply: ReplyEmpty, operation: F)
-    where
+    fn run_empty<F, Fut>(
+        &self,
+        req: &Request,
+        kind: RequestKind,
+        place: Gfid,
+        reply: ReplyEmpty,
+        operation: F,
+    ) where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), ClientError>> + 'static,
     {
@@ -197,13 +229,21 @@ impl Adapter {
     }
 
     /// Starts an operation whose answer is a name's file.
-    fn run_entry<F, Fut>(&self, req: &Request, kind: RequestKind, place: Gfid, reply: ReplyEntry, operation: F)
-    where
+    fn run_entry<F, Fut>(
+        &self,
+        req: &Request,
+        kind: RequestKind,
+        place: Gfid,
+        reply: ReplyEntry,
+        operation: F,
+    ) where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Attr, ClientError>> + 'static,
     {
         let shape = self.shape();
-        self.run(req, kind, (place, 0), reply, operation, move |reply, attr| shape.entry(&attr, reply));
+        self.run(req, kind, (place, 0), reply, operation, move |reply, attr| {
+            shape.entry(&attr, reply)
+        });
     }
 
     /// Starts an operation whose answer is bytes that the caller may have asked only the number of.
@@ -288,10 +328,15 @@ impl Filesystem for Adapter {
         let refused = |nearest| io::Error::other(format!("the kernel takes {nearest} at most"));
         // The kernel clamps the read-ahead; what exceeds it is set after the mount, by root.
         let read_ahead = self.options.read_ahead_kib.saturating_mul(1024).max(4096);
-        config.set_max_readahead(read_ahead).or_else(|nearest| config.set_max_readahead(nearest)).map_err(refused)?;
+        config
+            .set_max_readahead(read_ahead)
+            .or_else(|nearest| config.set_max_readahead(nearest))
+            .map_err(refused)?;
         config.set_max_write(self.options.max_request_bytes).map_err(refused)?;
         config.set_max_background(MAX_BACKGROUND).map_err(|nearest| refused(nearest.into()))?;
-        config.set_congestion_threshold(MAX_BACKGROUND).map_err(|nearest| refused(nearest.into()))?;
+        config
+            .set_congestion_threshold(MAX_BACKGROUND)
+            .map_err(|nearest| refused(nearest.into()))?;
         Ok(())
     }
 
@@ -336,11 +381,28 @@ impl Filesystem for Adapter {
         self.do_readlink(req, gfid(ino), reply);
     }
 
-    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
         self.do_mknod(req, gfid(parent), name, (mode, umask), rdev, reply);
     }
 
-    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
         self.do_mkdir(req, gfid(parent), name, (mode, umask), reply);
     }
 
@@ -352,7 +414,14 @@ impl Filesystem for Adapter {
         self.do_rmdir(req, gfid(parent), name, reply);
     }
 
-    fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
         self.do_symlink(req, gfid(parent), link_name, target, reply);
     }
 
@@ -369,7 +438,14 @@ impl Filesystem for Adapter {
         self.do_rename(req, (gfid(parent), name), (gfid(newparent), newname), flags, reply);
     }
 
-    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+    fn link(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
         self.do_link(req, gfid(ino), gfid(newparent), newname, reply);
     }
 
@@ -407,20 +483,23 @@ impl Filesystem for Adapter {
         self.do_write(req, (gfid(ino), fh), (offset, data), flags, written_back, reply);
     }
 
-    fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
         let (file, owner) = (gfid(ino), protocol::lock::LockOwner(lock_owner.0));
         let began = self.times.of(RequestKind::Flush).begin();
         if self.fs.closes_at_once(file, owner) {
             return self.answer_here(RequestKind::Flush, file, began, || reply.ok());
         }
         let open = open_id(fh);
-        self.run_empty(
-            req,
-            RequestKind::Flush,
-            file,
-            reply,
-            move |fs| async move { fs.flush(file, open, owner).await },
-        );
+        self.run_empty(req, RequestKind::Flush, file, reply, move |fs| async move {
+            fs.flush(file, open, owner).await
+        });
     }
 
     fn release(
@@ -447,7 +526,14 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn fsync(&self, req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
         let (file, open, caller) = (gfid(ino), open_id(fh), crate::convert::caller(req));
         self.run_empty(req, RequestKind::Fsync, file, reply, move |fs| async move {
             fs.fsync(file, open, datasync, caller).await
@@ -458,21 +544,49 @@ impl Filesystem for Adapter {
         self.do_opendir(gfid(ino), reply);
     }
 
-    fn readdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
         self.do_readdir(req, gfid(ino), fh, offset, reply);
     }
 
-    fn readdirplus(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+    fn readdirplus(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
         self.do_readdirplus(req, gfid(ino), fh, offset, reply);
     }
 
-    fn releasedir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
         let began = self.times.of(RequestKind::ReleaseDir).begin();
         self.fs.closedir(open_id(fh));
         self.answer_here(RequestKind::ReleaseDir, gfid(ino), began, || reply.ok());
     }
 
-    fn fsyncdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
         let caller = crate::convert::caller(req);
         let (dir, open) = (gfid(ino), open_id(fh));
         self.run_empty(req, RequestKind::FsyncDir, dir, reply, move |fs| async move {
@@ -528,7 +642,15 @@ impl Filesystem for Adapter {
         self.do_create(req, gfid(parent), name, (mode, umask), OpenFlags(flags), reply);
     }
 
-    fn tmpfile(&self, req: &Request, parent: INodeNo, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+    fn tmpfile(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
         let permissions = Permissions { mode: mode & 0o7777, umask };
         self.do_tmpfile(req, gfid(parent), permissions, OpenFlags(flags), reply);
     }
@@ -599,7 +721,15 @@ impl Filesystem for Adapter {
         self.do_fallocate(req, gfid(ino), offset, length, mode, reply);
     }
 
-    fn lseek(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
         self.do_lseek(req, gfid(ino), offset, whence, reply);
     }
 

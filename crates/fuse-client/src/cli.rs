@@ -60,7 +60,8 @@ enum Command {
         #[arg(short, long)]
         lazy: bool,
     },
-    /// Links /sbin/mount.fuse.trefoil to this program, so that fstab and `mount -t fuse.trefoil` work
+    /// Links /sbin/mount.fuse.trefoil to this program, so that fstab and `mount -t fuse.trefoil`
+    /// work
     InstallHelper {
         /// Directory of the link
         #[arg(long, default_value = "/sbin")]
@@ -83,16 +84,24 @@ struct MountArgs {
     /// Threads that read requests from the kernel [default: 2, or 1 below four CPUs]
     #[arg(long, env = "TREFOIL_FUSE_THREADS")]
     threads: Option<String>,
-    /// Threads that work on requests, each with connections of its own [default: 1 below 8 CPUs, else a quarter of them, 8 at most]
+    /// Threads that work on requests, each with connections of its own [default: 1 below 8 CPUs,
+    /// else a quarter of them, 8 at most]
     #[arg(long, env = "TREFOIL_FUSE_WORKERS")]
     workers: Option<String>,
     /// Buffer pools, each with a lock of its own [default: 4]
     #[arg(long, env = "TREFOIL_FUSE_BUFFER_POOLS")]
     buffer_pools: Option<String>,
-    /// Microseconds for which a worker without work looks for more before it sleeps, while its waits are mostly that short; 0: not
-    /// at all [default: 100]
+    /// Microseconds for which a worker without work looks for more before it sleeps, while its
+    /// waits are mostly that short; 0: not at all [default: 100]
     #[arg(long, env = "TREFOIL_FUSE_BUSY_POLL_US")]
     busy_poll_us: Option<String>,
+    /// Most reads and writes of objects under way at once, 1 to 1000000; further ones wait. Can
+    /// change while mounted: `trefoil config set client.N` [default: 1024]
+    #[arg(long, env = "TREFOIL_FUSE_OBJECTER_INFLIGHT_OPS")]
+    objecter_inflight_ops: Option<String>,
+    /// Most bytes of them, 4194304 to 68719476736; can change in the same way [default: 104857600]
+    #[arg(long, env = "TREFOIL_FUSE_OBJECTER_INFLIGHT_OP_BYTES")]
+    objecter_inflight_op_bytes: Option<String>,
     /// Seconds for which the kernel may use attributes without asking [default: 1]
     #[arg(long, env = "TREFOIL_ATTR_TIMEOUT")]
     attr_timeout: Option<String>,
@@ -111,10 +120,12 @@ struct MountArgs {
     /// Seconds without an answer after which a read also asks other shards; 0: never [default: 0.5]
     #[arg(long, env = "TREFOIL_HEDGE_DELAY")]
     hedge_delay: Option<String>,
-    /// Remember the last requests for `trefoil history`: off, locked (one lock for all threads), lock-free [default: off]
+    /// Remember the last requests for `trefoil history`: off, locked (one lock for all threads),
+    /// lock-free [default: off]
     #[arg(long, env = "TREFOIL_OP_HISTORY")]
     op_history: Option<String>,
-    /// Seconds that an operation waits for daemons before it fails with EIO; 0: for ever [default: 30]
+    /// Seconds that an operation waits for daemons before it fails with EIO; 0: for ever [default:
+    /// 30]
     #[arg(long, env = "TREFOIL_TIMEOUT")]
     timeout: Option<String>,
     /// Seconds for which to try again while the cluster cannot be reached, or forever: for fstab,
@@ -127,25 +138,28 @@ struct MountArgs {
     /// Begin a sync that has always followed so many writes with the last of them [default: true]
     #[arg(long, env = "TREFOIL_FUSE_SYNC_AHEAD", value_name = "BOOL")]
     sync_ahead: Option<String>,
-    /// Where an fsync always follows the writes of a file whose size stays, do not wait for the metadata service to learn their times;
-    /// if this program dies before it does, mtime and ctime become the moment at which that is noticed [default: true]
+    /// Where an fsync always follows the writes of a file whose size stays, do not wait for the
+    /// metadata service to learn their times; if this program dies before it does, mtime and ctime
+    /// become the moment at which that is noticed [default: true]
     #[arg(long, env = "TREFOIL_FUSE_TIMES_FOLLOW", value_name = "BOOL")]
     times_follow: Option<String>,
-    /// Bytes of a file's writes that are answered as soon as they are queued, before the storage daemons have acknowledged them. What was
-    /// neither fsynced nor closed may be lost if this program dies; fsync and close (see --flush-behind) wait, and tell of errors; 0: none
+    /// Bytes of a file's writes that are answered as soon as they are queued, before the storage
+    /// daemons have acknowledged them. What was neither fsynced nor closed may be lost if this
+    /// program dies; fsync and close (see --flush-behind) wait, and tell of errors; 0: none
     /// [default: 0]
     #[arg(long, env = "TREFOIL_FUSE_WRITE_BEHIND_BYTES")]
     write_behind_bytes: Option<String>,
-    /// Answer closes, and chmod and chown of files open to write, before the storage daemons and the metadata service have all of it
-    /// (not what takes a permission away).
-    /// What was not fsynced may be lost if this program dies; other mounts see everything all the same [default: false]
+    /// Answer closes, and chmod and chown of files open to write, before the storage daemons and
+    /// the metadata service have all of it (not what takes a permission away). What was not fsynced
+    /// may be lost if this program dies; other mounts see everything all the same [default: false]
     #[arg(long, env = "TREFOIL_FUSE_FLUSH_BEHIND", value_name = "BOOL")]
     flush_behind: Option<String>,
     /// Count locks, operations and times; false only to measure what it costs [default: true]
     #[arg(long, env = "TREFOIL_FUSE_TELEMETRY", value_name = "BOOL")]
     telemetry: Option<String>,
-    /// Where to log: a file, which keeps to 16 MiB and has its older lines in FILE.1 [default: standard error; with
-    /// --daemon, /var/log/trefoil/DIR.log, for other users than root ~/.local/state/trefoil/DIR.log]
+    /// Where to log: a file, which keeps to 16 MiB and has its older lines in FILE.1 [default:
+    /// standard error; with --daemon, /var/log/trefoil/DIR.log, for other users than root
+    /// ~/.local/state/trefoil/DIR.log]
     #[arg(long, env = "TREFOIL_FUSE_LOG_FILE", value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// Log every operation (slow)
@@ -167,7 +181,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, clap::E
     let name = args.first().map(Path::new).and_then(Path::file_name);
     if name == Some(OsStr::new(HELPER)) {
         return parse_helper(&args[1..]).map_err(|text| {
-            let mut usage = clap::Command::new(HELPER).override_usage("mount -t fuse.trefoil [-o OPTIONS] ADDRESS DIR");
+            let mut usage = clap::Command::new(HELPER)
+                .override_usage("mount -t fuse.trefoil [-o OPTIONS] ADDRESS DIR");
             usage.error(ErrorKind::InvalidValue, text)
         });
     }
@@ -203,6 +218,8 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("workers", args.workers),
         ("buffer_pools", args.buffer_pools),
         ("busy_poll_us", args.busy_poll_us),
+        ("objecter_inflight_ops", args.objecter_inflight_ops),
+        ("objecter_inflight_op_bytes", args.objecter_inflight_op_bytes),
         ("attr_timeout", args.attr_timeout),
         ("entry_timeout", args.entry_timeout),
         ("max_request_bytes", args.max_request_bytes),
@@ -230,7 +247,8 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
     Ok(settings)
 }
 
-/// `mount.fuse.trefoil SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]`, as mount(8) calls it.
+/// `mount.fuse.trefoil SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]`, as mount(8) calls
+/// it.
 fn parse_helper(args: &[OsString]) -> Result<Action, String> {
     let mut places: Vec<&OsString> = Vec::new();
     let mut lists: Vec<String> = Vec::new();
@@ -247,7 +265,9 @@ fn parse_helper(args: &[OsString]) -> Result<Action, String> {
             }
             Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
                 if let Some(unknown) = flags[1..].chars().find(|flag| !"sfnvrw".contains(*flag)) {
-                    return Err(format!("unknown flag -{unknown}: this is the helper of `mount -t fuse.trefoil`"));
+                    return Err(format!(
+                        "unknown flag -{unknown}: this is the helper of `mount -t fuse.trefoil`"
+                    ));
                 }
                 fake |= flags.contains('f');
                 sloppy |= flags.contains('s');
@@ -295,7 +315,9 @@ fn say_what_stays(settings: &MountSettings) {
     let plain = MountSettings::new(settings.address.clone(), settings.dir.clone());
     let now = MountSettings { daemon: false, kernel: plain.kernel, ..settings.clone() };
     if now != plain {
-        eprintln!("fuse-client: options of the client stay as they were mounted; unmount and mount to change them");
+        eprintln!(
+            "fuse-client: options of the client stay as they were mounted; unmount and mount to change them"
+        );
     }
 }
 
@@ -320,7 +342,8 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
         (kernel.allow_other == Some(false), "noallow_other"),
         (settings.trace, "trace"),
     ];
-    let mut list: Vec<String> = flags.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect();
+    let mut list: Vec<String> =
+        flags.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect();
     list.push(format!("threads={}", settings.threads));
     list.push(format!("attr_timeout={}", settings.attr_timeout.as_secs_f64()));
     list.push(format!("entry_timeout={}", settings.entry_timeout.as_secs_f64()));
@@ -342,6 +365,12 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.extend(settings.workers.map(|count| format!("workers={count}")));
     list.extend(settings.buffer_pools.map(|count| format!("buffer_pools={count}")));
     list.extend(settings.busy_poll.map(|time| format!("busy_poll_us={}", time.as_micros())));
+    list.extend(settings.objecter_inflight_ops.map(|ops| format!("objecter_inflight_ops={ops}")));
+    list.extend(
+        settings
+            .objecter_inflight_op_bytes
+            .map(|bytes| format!("objecter_inflight_op_bytes={bytes}")),
+    );
     list.extend(settings.http_listen.map(|address| format!("http_listen={address}")));
     args.extend(["-o".into(), list.join(",").into()]);
     if let Some(log) = &settings.log_file {
@@ -383,10 +412,21 @@ mod tests {
 
     #[test]
     fn the_helper_understands_what_mount_passes() {
-        let args =
-            ["/sbin/mount.fuse.trefoil", "host:6789", "/mnt", "-v", "-o", "rw,_netdev,nodev", "-t", "fuse.trefoil"];
+        let args = [
+            "/sbin/mount.fuse.trefoil",
+            "host:6789",
+            "/mnt",
+            "-v",
+            "-o",
+            "rw,_netdev,nodev",
+            "-t",
+            "fuse.trefoil",
+        ];
         let settings = mounted(&args);
-        assert_eq!((settings.address.as_str(), settings.dir.as_path()), ("host:6789", Path::new("/mnt")));
+        assert_eq!(
+            (settings.address.as_str(), settings.dir.as_path()),
+            ("host:6789", Path::new("/mnt"))
+        );
         assert!(settings.daemon && settings.kernel.nodev);
         assert!(parse(["mount.fuse.trefoil", "host"].map(OsString::from)).is_err());
         assert!(parse(["mount.fuse.trefoil", "a", "b", "-z"].map(OsString::from)).is_err());
@@ -399,7 +439,10 @@ mod tests {
             Ok(action) => panic!("{action:?}"),
         };
         let mount = said(&["fuse-client", "mount", "h", "/mnt", "-o", "tiemout=3"]);
-        assert!(mount.contains("did you mean `timeout`?") && mount.contains("fuse-client mount "), "{mount}");
+        assert!(
+            mount.contains("did you mean `timeout`?") && mount.contains("fuse-client mount "),
+            "{mount}"
+        );
         let helper = said(&["/sbin/mount.fuse.trefoil", "h", "/mnt", "-o", "tiemout=3"]);
         assert!(helper.contains("mount -t fuse.trefoil"), "{helper}");
     }
@@ -408,27 +451,48 @@ mod tests {
     fn the_helper_remounts() {
         let list = "ro,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other,max_read=1048576";
         let args = ["mount.fuse.trefoil", "h:1", "/mnt", "-o", list];
-        let Ok(Action::Remount(settings)) = parse(args.map(OsString::from)) else { panic!("no remount") };
+        let Ok(Action::Remount(settings)) = parse(args.map(OsString::from)) else {
+            panic!("no remount")
+        };
         assert!(settings.kernel.read_only && settings.kernel.atime == AtimeMode::Relative);
         let list = "rw,remount,blksize=1";
-        assert!(parse(["mount.fuse.trefoil", "h:1", "/mnt", "-o", list].map(OsString::from)).is_err());
-        let error = parse(["fuse-client", "mount", "h:1", "/mnt", "-o", "remount,ro"].map(OsString::from));
+        assert!(
+            parse(["mount.fuse.trefoil", "h:1", "/mnt", "-o", list].map(OsString::from)).is_err()
+        );
+        let error =
+            parse(["fuse-client", "mount", "h:1", "/mnt", "-o", "remount,ro"].map(OsString::from));
         assert!(error.expect_err("not by hand").to_string().contains("mount -o remount,ro"));
     }
 
     #[test]
     fn the_helper_passes_over_what_it_shall() {
-        let settings = mounted(&["mount.fuse.trefoil", "h:1", "/mnt", "-s", "-o", "ro,data=ordered,nodev"]);
+        let settings =
+            mounted(&["mount.fuse.trefoil", "h:1", "/mnt", "-s", "-o", "ro,data=ordered,nodev"]);
         assert!(settings.kernel.read_only && settings.kernel.nodev);
-        assert!(parse(["mount.fuse.trefoil", "h:1", "/mnt", "-o", "data=ordered"].map(OsString::from)).is_err());
+        assert!(
+            parse(["mount.fuse.trefoil", "h:1", "/mnt", "-o", "data=ordered"].map(OsString::from))
+                .is_err()
+        );
     }
 
     #[test]
     fn flags_win_over_options() {
-        let settings = mounted(&["fuse-client", "mount", "h:1", "/mnt", "--timeout", "3", "-o", "timeout=9,ro"]);
+        let settings = mounted(&[
+            "fuse-client",
+            "mount",
+            "h:1",
+            "/mnt",
+            "--timeout",
+            "3",
+            "-o",
+            "timeout=9,ro",
+        ]);
         assert_eq!(settings.timeout.as_secs(), 3);
         assert!(settings.kernel.read_only && !settings.daemon);
-        assert!(parse(["fuse-client", "mount", "h:1", "/mnt", "--threads", "no"].map(OsString::from)).is_err());
+        assert!(
+            parse(["fuse-client", "mount", "h:1", "/mnt", "--threads", "no"].map(OsString::from))
+                .is_err()
+        );
     }
 
     #[test]
@@ -442,6 +506,8 @@ mod tests {
             workers: Some(5),
             buffer_pools: Some(3),
             busy_poll: Some(Duration::from_micros(60)),
+            objecter_inflight_ops: Some(128),
+            objecter_inflight_op_bytes: Some(10_485_760),
             attr_timeout: Duration::from_millis(250),
             entry_timeout: Duration::from_millis(500),
             max_request_bytes: 65536,

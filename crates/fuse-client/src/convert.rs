@@ -34,7 +34,10 @@ pub fn identity_of(process: u32) -> Option<Identity> {
 fn identity(status: &str) -> Option<Identity> {
     let ids = |field| {
         let line = status.lines().find_map(|line| line.strip_prefix(field));
-        line.unwrap_or_default().split_whitespace().filter_map(|id| id.parse::<u32>().ok()).collect::<Vec<_>>()
+        line.unwrap_or_default()
+            .split_whitespace()
+            .filter_map(|id| id.parse::<u32>().ok())
+            .collect::<Vec<_>>()
     };
     // Real, effective, saved, and that which counts for files.
     let for_files = |field| ids(field).get(3).copied();
@@ -46,23 +49,33 @@ pub fn errno(error: &ClientError) -> Errno {
     Errno::from_i32(error.errno())
 }
 
-/// A point in time as the standard library has it, from which fuser gets back the same seconds and nanoseconds.
+/// A point in time as the standard library has it, from which fuser gets back the same seconds and
+/// nanoseconds.
 pub fn system_time(time: Timestamp) -> SystemTime {
     let whole = Duration::from_secs(time.secs.unsigned_abs());
-    let start = if time.secs < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-    start.and_then(|start| start.checked_add(Duration::from_nanos(time.nanos.into()))).unwrap_or(UNIX_EPOCH)
+    let start =
+        if time.secs < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    start
+        .and_then(|start| start.checked_add(Duration::from_nanos(time.nanos.into())))
+        .unwrap_or(UNIX_EPOCH)
 }
 
-/// The time in a request. Not the inverse of [`system_time`]: fuser 0.18 turns `(secs, nanos)` before 1970 into a point
-/// `-secs` seconds *and* `nanos` before it, where POSIX counts nanoseconds forwards. Undone here, so that every time goes
-/// to the cluster as the caller gave it. Times in replies fuser converts exactly.
+/// The time in a request. Not the inverse of [`system_time`]: fuser 0.18 turns `(secs, nanos)`
+/// before 1970 into a point `-secs` seconds *and* `nanos` before it, where POSIX counts nanoseconds
+/// forwards. Undone here, so that every time goes to the cluster as the caller gave it. Times in
+/// replies fuser converts exactly.
 fn request_time(time: SystemTime) -> Timestamp {
     let seconds = |duration: Duration| i64::try_from(duration.as_secs());
     match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Timestamp { secs: seconds(after).unwrap_or(i64::MAX), nanos: after.subsec_nanos() },
+        Ok(after) => {
+            Timestamp { secs: seconds(after).unwrap_or(i64::MAX), nanos: after.subsec_nanos() }
+        }
         Err(before) => {
             let before = before.duration();
-            Timestamp { secs: seconds(before).map_or(i64::MIN, |secs| -secs), nanos: before.subsec_nanos() }
+            Timestamp {
+                secs: seconds(before).map_or(i64::MIN, |secs| -secs),
+                nanos: before.subsec_nanos(),
+            }
         }
     }
 }
@@ -88,7 +101,8 @@ pub fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// The kind in the mode of mknod; without one it is a regular file. Directories and links have calls of their own.
+/// The kind in the mode of mknod; without one it is a regular file. Directories and links have
+/// calls of their own.
 pub fn kind_of_mode(mode: u32) -> Option<FileKind> {
     match mode & libc::S_IFMT {
         0 | libc::S_IFREG => Some(FileKind::Regular),
@@ -134,7 +148,9 @@ pub fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
         RenameFlags::RENAME_NOREPLACE => Some(RenameMode::NoReplace),
         RenameFlags::RENAME_EXCHANGE => Some(RenameMode::Exchange),
         WHITEOUT => Some(RenameMode::Whiteout),
-        _ if flags == WHITEOUT | RenameFlags::RENAME_NOREPLACE => Some(RenameMode::WhiteoutNoReplace),
+        _ if flags == WHITEOUT | RenameFlags::RENAME_NOREPLACE => {
+            Some(RenameMode::WhiteoutNoReplace)
+        }
         _ => None,
     }
 }
@@ -197,8 +213,14 @@ mod tests {
             }
         }
         // Any time that a disk may hold has an answer.
-        assert_eq!(written_by_fuser(system_time(Timestamp { secs: i64::MIN, nanos: 0 })), (i64::MIN, 0));
-        assert_eq!(written_by_fuser(system_time(Timestamp { secs: i64::MIN, nanos: 7 })), (i64::MIN, 7));
+        assert_eq!(
+            written_by_fuser(system_time(Timestamp { secs: i64::MIN, nanos: 0 })),
+            (i64::MIN, 0)
+        );
+        assert_eq!(
+            written_by_fuser(system_time(Timestamp { secs: i64::MIN, nanos: 7 })),
+            (i64::MIN, 7)
+        );
         system_time(Timestamp { secs: i64::MAX, nanos: u32::MAX });
     }
 

@@ -1,7 +1,8 @@
 //! A mount in the background.
 //!
-//! Contract: the parent starts this program again as a process of its own and returns once that one says on a pipe that
-//! the mount answers, or why it does not. Nothing is forked after threads exist.
+//! Contract: the parent starts this program again as a process of its own and returns once that one
+//! says on a pipe that the mount answers, or why it does not. Nothing is forked after threads
+//! exist.
 
 use crate::cli::background_args;
 use crate::error::MountError;
@@ -54,7 +55,12 @@ pub fn start(settings: &MountSettings) -> Result<(), MountError> {
         READY => {
             // Scripts, and mount(8) at boot, want to read nothing.
             if let (true, Some(log)) = (io::stdout().is_terminal(), &settings.log_file) {
-                println!("{} is mounted on {}; it logs to {}", settings.address, settings.dir.display(), log.display());
+                println!(
+                    "{} is mounted on {}; it logs to {}",
+                    settings.address,
+                    settings.dir.display(),
+                    log.display()
+                );
             }
             Ok(())
         }
@@ -80,7 +86,8 @@ fn usual_log(dir: &Path) -> Option<PathBuf> {
     };
     let place = place?.join("trefoil");
     let path = place.join(log_name(dir));
-    let made = std::fs::create_dir_all(&place).and_then(|()| File::options().create(true).append(true).open(&path));
+    let made = std::fs::create_dir_all(&place)
+        .and_then(|()| File::options().create(true).append(true).open(&path));
     if let Err(error) = &made {
         eprintln!("fuse-client: no log of this mount: {}: {error}", path.display());
     }
@@ -90,7 +97,8 @@ fn usual_log(dir: &Path) -> Option<PathBuf> {
 /// "mnt-data.log" of "/mnt/data".
 fn log_name(dir: &Path) -> OsString {
     let parts: Vec<&OsStr> = dir.iter().skip(1).collect();
-    let mut name = if parts.is_empty() { OsString::from("root") } else { parts.join(OsStr::new("-")) };
+    let mut name =
+        if parts.is_empty() { OsString::from("root") } else { parts.join(OsStr::new("-")) };
     name.push(".log");
     name
 }
@@ -108,7 +116,8 @@ pub fn detach() {
     }
 }
 
-/// In the background process: tells the parent that the mount answers. In the foreground, tells the user.
+/// In the background process: tells the parent that the mount answers. In the foreground, tells the
+/// user.
 pub fn report_ready(settings: &MountSettings) {
     if is_background() {
         say(READY);

@@ -1,7 +1,8 @@
 //! Mounting: /dev/fuse, mount(2), and libfuse's setuid program for users who are not root.
 //!
-//! Contract: a file descriptor returned here is connected to a mount in the kernel whose first request waits to be read.
-//! We mount ourselves, because a mount made by the `fuser` crate is unmounted by it at times of its own choosing.
+//! Contract: a file descriptor returned here is connected to a mount in the kernel whose first
+//! request waits to be read. We mount ourselves, because a mount made by the `fuser` crate is
+//! unmounted by it at times of its own choosing.
 
 use crate::error::MountError;
 use crate::mountpoint::{self, FS_TYPE};
@@ -28,7 +29,12 @@ const FUSERMOUNT_FD: &str = "_FUSE_COMMFD";
 /// # Errors
 /// [`MountError::Device`].
 pub fn open() -> Result<OwnedFd, MountError> {
-    File::options().read(true).write(true).open(DEVICE).map(OwnedFd::from).map_err(MountError::Device)
+    File::options()
+        .read(true)
+        .write(true)
+        .open(DEVICE)
+        .map(OwnedFd::from)
+        .map_err(MountError::Device)
 }
 
 /// Mounts on a directory that was prepared.
@@ -54,7 +60,13 @@ fn mount_directly(settings: &MountSettings, dir: &Path, device: OwnedFd) -> io::
         rustix::process::getgid().as_raw(),
     );
     let data = CString::new(data)?;
-    rustix::mount::mount(&*settings.address, dir, FS_TYPE, flags(settings.kernel), data.as_c_str())?;
+    rustix::mount::mount(
+        &*settings.address,
+        dir,
+        FS_TYPE,
+        flags(settings.kernel),
+        data.as_c_str(),
+    )?;
     Ok(device)
 }
 
@@ -133,8 +145,8 @@ fn received_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
     fd.ok_or_else(|| io::Error::other("fusermount3 returned no file descriptor"))
 }
 
-/// Lets the kernel read ahead further than the 128 KiB to which it clamps the session's wish. Root only; without it
-/// sequential reads are slower and everything else is the same.
+/// Lets the kernel read ahead further than the 128 KiB to which it clamps the session's wish. Root
+/// only; without it sequential reads are slower and everything else is the same.
 pub fn set_read_ahead(device: &str, kib: u32) {
     let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
     if let Err(error) = std::fs::write(&path, kib.to_string()) {
@@ -150,7 +162,10 @@ mod tests {
     fn options_reach_both_ways_of_mounting() {
         let mut settings = MountSettings::new("h:1".into(), "/mnt".into());
         settings.apply("ro,noexec,allow_other,nodev").expect("known");
-        assert_eq!(flags(settings.kernel), MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NODEV);
+        assert_eq!(
+            flags(settings.kernel),
+            MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NODEV
+        );
         let text = fusermount_options(&settings);
         assert_eq!(text, "subtype=trefoil,fsname=h:1,default_permissions,ro,noexec,allow_other");
     }

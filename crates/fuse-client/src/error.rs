@@ -10,7 +10,9 @@ pub enum MountError {
     #[error("{0}; is the cluster running, and is the address its monitor's?")]
     Cluster(client::ClientError),
     /// There is no FUSE in this kernel or container.
-    #[error("cannot open /dev/fuse: {0}; load the module (`modprobe fuse`), or give the container the device")]
+    #[error(
+        "cannot open /dev/fuse: {0}; load the module (`modprobe fuse`), or give the container the device"
+    )]
     Device(io::Error),
     /// The directory to mount on is missing.
     #[error("mount point {0} does not exist; make it first (`mkdir -p {0}`)")]
@@ -30,7 +32,9 @@ pub enum MountError {
         source: io::Error,
     },
     /// The kernel refused.
-    #[error("cannot mount on {path}: {source}; mounting needs root, or fusermount3 (package fuse3) for other users")]
+    #[error(
+        "cannot mount on {path}: {source}; mounting needs root, or fusermount3 (package fuse3) for other users"
+    )]
     Mount {
         /// Where.
         path: PathBuf,
@@ -38,7 +42,9 @@ pub enum MountError {
         source: io::Error,
     },
     /// The kernel refused to change the flags of a mount.
-    #[error("cannot remount {path}: {source}; it needs root, and no file open for writing if it shall be read only")]
+    #[error(
+        "cannot remount {path}: {source}; it needs root, and no file open for writing if it shall be read only"
+    )]
     Remount {
         /// Where.
         path: PathBuf,
@@ -46,7 +52,9 @@ pub enum MountError {
         source: io::Error,
     },
     /// Nothing of ours is mounted there.
-    #[error("{0} is not a mounted trefoil file system; `findmnt -t fuse.trefoil` lists those that are")]
+    #[error(
+        "{0} is not a mounted trefoil file system; `findmnt -t fuse.trefoil` lists those that are"
+    )]
     NotMounted(PathBuf),
     /// The kernel refused to unmount.
     #[error(

@@ -1,7 +1,8 @@
 //! Dropping, and clearing, what the kernel has cached of a file.
 //!
-//! Contract: threads of its own do it, never a worker: the kernel waits for pages that are locked by requests, and
-//! requests are answered by workers. There are some, so that a file with such a page does not keep the others' pages.
+//! Contract: threads of its own do it, never a worker: the kernel waits for pages that are locked
+//! by requests, and requests are answered by workers. There are some, so that a file with such a
+//! page does not keep the others' pages.
 
 use client::fs::{ATTRIBUTES, Dropping, KernelCache};
 use crossbeam::channel;
@@ -11,7 +12,8 @@ use protocol::Gfid;
 use std::io;
 use std::ops::Range;
 
-/// Threads: more than files of which a page stays locked at one time, mostly; an idle one costs nothing.
+/// Threads: more than files of which a page stays locked at one time, mostly; an idle one costs
+/// nothing.
 const THREADS: usize = 8;
 
 /// A part of a file, what is to be done with it, and who waits for that.
@@ -91,7 +93,8 @@ fn carry_out(notifier: &Notifier, Job { gfid, part, work, done }: Job) {
             notifier.inval_inode(file, offset, len)
         }
         Work::Clear => {
-            let len = usize::try_from(part.end - part.start).unwrap_or(usize::MAX).min(CLEAR_BYTES_MAX);
+            let len =
+                usize::try_from(part.end - part.start).unwrap_or(usize::MAX).min(CLEAR_BYTES_MAX);
             notifier.store(file, part.start, &ZEROS[..len])
         }
     };

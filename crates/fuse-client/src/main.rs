@@ -1,11 +1,12 @@
 //! The FUSE client: mounts a Trefoil cluster as a POSIX file system.
 //!
-//! `fuse-client mount ADDRESS DIR`, `fuse-client umount DIR`, and, under the name `mount.fuse.trefoil`, the helper that
-//! `mount -t fuse.trefoil` and fstab run. Exit status 0 means done (mounted, unmounted, or a foreground mount that ended
-//! cleanly), 1 an error that is printed with what to do, 2 wrong usage.
+//! `fuse-client mount ADDRESS DIR`, `fuse-client umount DIR`, and, under the name
+//! `mount.fuse.trefoil`, the helper that `mount -t fuse.trefoil` and fstab run. Exit status 0 means
+//! done (mounted, unmounted, or a foreground mount that ended cleanly), 1 an error that is printed
+//! with what to do, 2 wrong usage.
 //!
-//! It turns FUSE requests into calls of [`client::fs`] and nothing else. Start reading at [`mount::run`] for the life of
-//! a mount and [`adapter`] for the requests.
+//! It turns FUSE requests into calls of [`client::fs`] and nothing else. Start reading at
+//! [`mount::run`] for the life of a mount and [`adapter`] for the requests.
 #![deny(unsafe_code)]
 
 mod adapter;

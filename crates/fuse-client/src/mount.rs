@@ -1,4 +1,5 @@
-//! The life of a mount: connect, mount, serve, and on a signal or an unmount bring everything to safety.
+//! The life of a mount: connect, mount, serve, and on a signal or an unmount bring everything to
+//! safety.
 
 use crate::adapter::{Adapter, AdapterOptions};
 use crate::error::MountError;
@@ -27,7 +28,8 @@ use tracing_subscriber::EnvFilter;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How long a mount waits for the monitor before it gives up.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// How long files that are still open keep a mount alive after a signal: then the process ends, and they get errors.
+/// How long files that are still open keep a mount alive after a signal: then the process ends, and
+/// they get errors.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 /// Name of the environment variable with the log filter.
 const LOG_FILTER: &str = "TREFOIL_LOG";
@@ -61,7 +63,8 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
         page_bytes: rustix::param::page_size() as u64,
         ..FsOptions::default()
     };
-    let fs = FileSystem::start(client.clone(), options, Arc::new(pages)).map_err(MountError::Cluster)?;
+    let fs =
+        FileSystem::start(client.clone(), options, Arc::new(pages)).map_err(MountError::Cluster)?;
     let http = settings
         .http_listen
         .map(|addr| HttpServer::metrics(addr, vec![client.handle().clone()], String::new))
@@ -92,9 +95,14 @@ fn start_log(settings: &MountSettings) -> Result<(), MountError> {
     let filter = EnvFilter::try_from_env(LOG_FILTER).unwrap_or_else(|_| EnvFilter::new(default));
     let log = match &settings.log_file {
         None => CountedLog::on_stderr(),
-        Some(path) => CountedLog::in_file(path).map_err(|source| MountError::Log { path: path.clone(), source })?,
+        Some(path) => CountedLog::in_file(path)
+            .map_err(|source| MountError::Log { path: path.clone(), source })?,
     };
-    let started = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log).with_ansi(false).try_init();
+    let started = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(log)
+        .with_ansi(false)
+        .try_init();
     // A second start in one process is a test's.
     drop(started);
     Ok(())
@@ -106,7 +114,9 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     let begin = Instant::now();
     loop {
         match attempt(settings, dir) {
-            Err(MountError::Cluster(error @ ClientError::Connect { .. })) if begin.elapsed() < settings.retry => {
+            Err(MountError::Cluster(error @ ClientError::Connect { .. }))
+                if begin.elapsed() < settings.retry =>
+            {
                 tracing::warn!(%error, "not mounted yet; trying again");
                 thread::sleep(RETRY_PAUSE);
             }
@@ -117,9 +127,14 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
 
 /// Says at once when nothing listens there: the session itself would go on trying.
 fn probe(address: &str) -> Result<(), MountError> {
-    let connect = |reason: String| MountError::Cluster(ClientError::Connect { monitor: address.to_owned(), reason });
+    let connect = |reason: String| {
+        MountError::Cluster(ClientError::Connect { monitor: address.to_owned(), reason })
+    };
     // What is no address, and a name that is not known, are told by the session.
-    let Some(found) = address.parse().ok().and_then(|a: HostPort| a.resolve(MONITOR_PORT).ok()) else { return Ok(()) };
+    let Some(found) = address.parse().ok().and_then(|a: HostPort| a.resolve(MONITOR_PORT).ok())
+    else {
+        return Ok(());
+    };
     let refusal = |addr| TcpStream::connect_timeout(addr, CONNECT_WAIT).err();
     let mut last = None;
     for addr in &found {
@@ -131,8 +146,8 @@ fn probe(address: &str) -> Result<(), MountError> {
     last.map_or(Ok(()), |error| Err(connect(format!("{error}: nothing listens there"))))
 }
 
-/// Opens the session. Runs apart, so that an address where nothing answers does not hold the user up for longer than
-/// it takes to be sure.
+/// Opens the session. Runs apart, so that an address where nothing answers does not hold the user
+/// up for longer than it takes to be sure.
 fn attempt(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     probe(&settings.address)?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -145,6 +160,10 @@ fn attempt(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     config.op_history = settings.op_history;
     config.workers = settings.workers.unwrap_or(config.workers);
     config.buffer_pools = settings.buffer_pools.unwrap_or(config.buffer_pools);
+    config.objecter_inflight_ops =
+        settings.objecter_inflight_ops.unwrap_or(config.objecter_inflight_ops);
+    let op_bytes = settings.objecter_inflight_op_bytes;
+    config.objecter_inflight_op_bytes = op_bytes.unwrap_or(config.objecter_inflight_op_bytes);
     config.busy_poll = settings.busy_poll.unwrap_or(config.busy_poll);
     let (sender, receiver) = channel();
     let connect = move || drop(sender.send(Client::connect(config)));
@@ -157,7 +176,12 @@ fn attempt(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
 }
 
 /// Mounts, answers requests, and returns when the mount is gone.
-fn serve(settings: &MountSettings, dir: &Path, fs: &FileSystem, jobs: Jobs) -> Result<(), MountError> {
+fn serve(
+    settings: &MountSettings,
+    dir: &Path,
+    fs: &FileSystem,
+    jobs: Jobs,
+) -> Result<(), MountError> {
     let adapter = Adapter::new(fs.clone(), AdapterOptions::of(settings));
     let fd = device::mount(settings, dir)?;
     let undo = |error: io::Error| {
@@ -188,7 +212,9 @@ fn serve(settings: &MountSettings, dir: &Path, fs: &FileSystem, jobs: Jobs) -> R
 fn start_threads(session: Session<Adapter>, events: Sender<Event>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let stop = events.clone();
-    thread::Builder::new().name("fuse-session".into()).spawn(move || drop(events.send(Event::Ended(session.run()))))?;
+    thread::Builder::new()
+        .name("fuse-session".into())
+        .spawn(move || drop(events.send(Event::Ended(session.run()))))?;
     thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
             drop(stop.send(Event::Stop));
@@ -207,7 +233,9 @@ fn wait(dir: &Path, device: Option<String>, events: &Receiver<Event>) -> Result<
         match event {
             Ok(Event::Ended(Ok(()))) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
             // After an abort of the connection, or when the mount went while a reader looked.
-            Ok(Event::Ended(Err(error))) if error.raw_os_error() == Some(libc::ECONNABORTED) => return Ok(()),
+            Ok(Event::Ended(Err(error))) if error.raw_os_error() == Some(libc::ECONNABORTED) => {
+                return Ok(());
+            }
             Ok(Event::Ended(Err(error))) => return Err(MountError::Session(error)),
             Ok(Event::Stop) => {
                 tracing::info!("a signal asks to unmount");
@@ -222,7 +250,8 @@ fn wait(dir: &Path, device: Option<String>, events: &Receiver<Event>) -> Result<
     }
 }
 
-/// Unmounts, if what is mounted there is still ours; what is in use is detached and goes with its last user.
+/// Unmounts, if what is mounted there is still ours; what is in use is detached and goes with its
+/// last user.
 fn stop(dir: &Path, device: Option<&str>) {
     let mounted = mountpoint::mounted_on(dir).ok().flatten();
     let Some(ours) = mounted.filter(|now| Some(now.device.as_str()) == device) else { return };

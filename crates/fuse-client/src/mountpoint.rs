@@ -1,7 +1,7 @@
 //! Mount points: what is mounted where, whether it still answers, and taking it away.
 //!
-//! Contract: nothing here touches a mounted directory itself except [`answers`], because a dead one answers ENOTCONN to
-//! everything.
+//! Contract: nothing here touches a mounted directory itself except [`answers`], because a dead one
+//! answers ENOTCONN to everything.
 
 use crate::error::MountError;
 use rustix::io::Errno;
@@ -14,8 +14,8 @@ use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// An extended attribute of every file that the client answers itself, whether the cluster is up or not. In the `system`
-/// space the kernel passes it on without first asking for anything else.
+/// An extended attribute of every file that the client answers itself, whether the cluster is up or
+/// not. In the `system` space the kernel passes it on without first asking for anything else.
 pub const ALIVE: &str = "system.trefoil.client";
 /// Another one: the threads whose requests wait for the cluster, as the client's process sees their
 /// numbers, with spaces between them.
@@ -104,8 +104,8 @@ pub fn mounted_on(dir: &Path) -> io::Result<Option<Mounted>> {
     Ok(all.into_iter().rev().find(|mounted| mounted.dir == dir))
 }
 
-/// Does the process behind a mount still answer, if not its cluster? A dead one leaves ENOTCONN (or ECONNABORTED while it
-/// goes).
+/// Does the process behind a mount still answer, if not its cluster? A dead one leaves ENOTCONN (or
+/// ECONNABORTED while it goes).
 pub fn answers(dir: &Path) -> bool {
     let dead = [Errno::NOTCONN, Errno::CONNABORTED];
     !rustix::fs::lgetxattr(dir, ALIVE, &mut [0; 16]).is_err_and(|error| dead.contains(&error))
@@ -117,8 +117,11 @@ fn waiting_in(dir: &Path) -> Vec<String> {
     let mut told = [0; WAITING_BYTES_MAX];
     let Ok(length) = rustix::fs::lgetxattr(dir, WAITING, &mut told) else { return Vec::new() };
     let told = String::from_utf8_lossy(&told[..length.min(WAITING_BYTES_MAX)]).into_owned();
-    let name = |thread: &str| std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
-    told.split_whitespace().map(|thread| format!("{thread} ({})", name(thread).trim_end())).collect()
+    let name =
+        |thread: &str| std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
+    told.split_whitespace()
+        .map(|thread| format!("{thread} ({})", name(thread).trim_end()))
+        .collect()
 }
 
 /// Unmounts, and gives those who only wait in it some seconds to go: programs that look at every
@@ -128,7 +131,10 @@ fn unmount_unless_used(dir: &Path, lazy: bool) -> Result<(), MountError> {
     loop {
         let busy = match unmount_now(dir, lazy) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => error,
-            other => return other.map_err(|source| MountError::Unmount { path: dir.to_owned(), source }),
+            other => {
+                return other
+                    .map_err(|source| MountError::Unmount { path: dir.to_owned(), source });
+            }
         };
         let waiting = waiting_in(dir);
         if waiting.is_empty() {
@@ -141,17 +147,21 @@ fn unmount_unless_used(dir: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-/// Checks a directory before it is mounted on, and takes away what a dead client left there. Returns its resolved path.
+/// Checks a directory before it is mounted on, and takes away what a dead client left there.
+/// Returns its resolved path.
 ///
 /// # Errors
-/// [`MountError::Missing`], [`MountError::NotADirectory`], [`MountError::Busy`], [`MountError::Unusable`].
+/// [`MountError::Missing`], [`MountError::NotADirectory`], [`MountError::Busy`],
+/// [`MountError::Unusable`].
 pub fn prepare(dir: &Path) -> Result<PathBuf, MountError> {
     if dir.parent().is_some_and(|parent| !parent.as_os_str().is_empty() && !parent.exists()) {
         return Err(MountError::Missing(dir.to_owned()));
     }
     let dir = resolved(dir)?;
     let failed = |source| MountError::Unusable { path: dir.clone(), source };
-    while let Some(mounted) = mounted_on(&dir).map_err(failed)?.filter(|mounted| mounted.fs_type == FS_TYPE) {
+    while let Some(mounted) =
+        mounted_on(&dir).map_err(failed)?.filter(|mounted| mounted.fs_type == FS_TYPE)
+    {
         if answers(&dir) {
             return Err(MountError::Busy(dir.clone(), mounted.source));
         }
@@ -160,7 +170,8 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, MountError> {
             dir.display(),
             mounted.source
         );
-        unmount_now(&dir, true).map_err(|source| MountError::Unmount { path: dir.clone(), source })?;
+        unmount_now(&dir, true)
+            .map_err(|source| MountError::Unmount { path: dir.clone(), source })?;
     }
     match std::fs::metadata(&dir) {
         Ok(found) if found.is_dir() => Ok(dir),
@@ -186,22 +197,29 @@ pub fn mounted(dir: &Path) -> Result<PathBuf, MountError> {
 /// Unmounts a directory.
 ///
 /// # Errors
-/// [`MountError::NotMounted`], [`MountError::Unmount`]; [`MountError::Forced`] if it is unmounted at a price.
+/// [`MountError::NotMounted`], [`MountError::Unmount`]; [`MountError::Forced`] if it is unmounted
+/// at a price.
 pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
     let dir = resolved(dir)?;
     let failed = |source| MountError::Unusable { path: dir.clone(), source };
-    let Some(mounted) = mounted_on(&dir).map_err(failed)? else { return Err(MountError::NotMounted(dir)) };
+    let Some(mounted) = mounted_on(&dir).map_err(failed)? else {
+        return Err(MountError::NotMounted(dir));
+    };
     if mounted.fs_type != FS_TYPE {
         return Err(MountError::NotMounted(dir));
     }
     let dead = !answers(&dir);
     if dead {
-        eprintln!("fuse-client: the client of {} had died; its mount point is taken away", dir.display());
+        eprintln!(
+            "fuse-client: the client of {} had died; its mount point is taken away",
+            dir.display()
+        );
     }
     unmount_bounded(&dir, &mounted.device, lazy || dead)
 }
 
-/// Unmounts without questions. If the kernel waits too long for the cluster, its requests are aborted.
+/// Unmounts without questions. If the kernel waits too long for the cluster, its requests are
+/// aborted.
 ///
 /// # Errors
 /// [`MountError::Unmount`]; [`MountError::Forced`] if requests had to be aborted.
@@ -214,7 +232,9 @@ pub fn unmount_bounded(dir: &Path, device: &str, lazy: bool) -> Result<(), Mount
     let late = |_: RecvTimeoutError| Err(failed(io::ErrorKind::TimedOut.into()));
     match done.recv_timeout(UNMOUNT_WAIT + ANSWER_WAIT) {
         Ok(result) => return result,
-        Err(RecvTimeoutError::Disconnected) => return Err(failed(io::ErrorKind::BrokenPipe.into())),
+        Err(RecvTimeoutError::Disconnected) => {
+            return Err(failed(io::ErrorKind::BrokenPipe.into()));
+        }
         Err(RecvTimeoutError::Timeout) => abort(device).map_err(failed)?,
     }
     done.recv_timeout(ABORT_WAIT).unwrap_or_else(late)?;
@@ -271,7 +291,10 @@ mod tests {
     #[test]
     fn the_wrong_mount_points_are_named() {
         assert!(matches!(prepare(Path::new("/no/such/dir")), Err(MountError::Missing(_))));
-        assert!(matches!(prepare(Path::new("/proc/self/status")), Err(MountError::NotADirectory(_))));
+        assert!(matches!(
+            prepare(Path::new("/proc/self/status")),
+            Err(MountError::NotADirectory(_))
+        ));
         assert!(matches!(unmount(Path::new("/"), false), Err(MountError::NotMounted(_))));
     }
 

@@ -17,8 +17,8 @@ pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Shortest: a page.
 pub const REQUEST_BYTES_MIN: u32 = 4096;
 
-/// Most bytes of a file's writes that may be answered before they are acknowledged: what is sent and kept for all files has a bound
-/// not far above it.
+/// Most bytes of a file's writes that may be answered before they are acknowledged: what is sent
+/// and kept for all files has a bound not far above it.
 pub const WRITE_BEHIND_BYTES_MAX: u64 = 64 << 20;
 
 /// When the kernel updates access times.
@@ -72,17 +72,25 @@ pub struct MountSettings {
     pub dir: PathBuf,
     /// In the background.
     pub daemon: bool,
-    /// Threads that read requests from the kernel; default 2, or 1 below four CPUs: more made it slower.
+    /// Threads that read requests from the kernel; default 2, or 1 below four CPUs: more made it
+    /// slower.
     pub threads: usize,
-    /// Threads that work on requests; the file's first placement group says which. Each has a connection of its own to every
-    /// core of every OSD. `None`: [`client::ClientConfig::workers`]'s default.
+    /// Threads that work on requests; the file's first placement group says which. Each has a
+    /// connection of its own to every core of every OSD. `None`:
+    /// [`client::ClientConfig::workers`]'s default.
     pub workers: Option<usize>,
     /// Buffer pools; `None`: [`client::ClientConfig::buffer_pools`]'s default.
     pub buffer_pools: Option<usize>,
-    /// How long workers look for work before they sleep; `None`: [`client::ClientConfig::busy_poll`]'s default.
+    /// How long workers look for work before they sleep; `None`:
+    /// [`client::ClientConfig::busy_poll`]'s default.
     pub busy_poll: Option<Duration>,
-    /// How long the kernel may use attributes without asking while this is the only mount. Default 1 s, which is also the
-    /// longest; with another mount it asks every time.
+    /// Reads and writes of objects under way at once; `None`:
+    /// [`client::ClientConfig::objecter_inflight_ops`]'s default.
+    pub objecter_inflight_ops: Option<usize>,
+    /// Bytes of them; `None`: [`client::ClientConfig::objecter_inflight_op_bytes`]'s default.
+    pub objecter_inflight_op_bytes: Option<usize>,
+    /// How long the kernel may use attributes without asking while this is the only mount. Default
+    /// 1 s, which is also the longest; with another mount it asks every time.
     pub attr_timeout: Duration,
     /// As `attr_timeout`, for names.
     pub entry_timeout: Duration,
@@ -97,29 +105,31 @@ pub struct MountSettings {
     pub hedge_delay: Option<Duration>,
     /// Which requests are remembered for `trefoil history`. Default off.
     pub op_history: HistoryMode,
-    /// How long an operation waits for daemons that it needs before it fails with EIO; zero: for ever. Default 30 s.
+    /// How long an operation waits for daemons that it needs before it fails with EIO; zero: for
+    /// ever. Default 30 s.
     pub timeout: Duration,
     /// For how long a mount tries again while the cluster cannot be reached; [`Duration::MAX`]: for
     /// ever. Default: it does not.
     pub retry: Duration,
     /// Where `/metrics` is served over HTTP; nowhere by default.
     pub http_listen: Option<SocketAddr>,
-    /// A sync that always follows the writes of a file begins with them. Default true; see [`FsOptions::sync_ahead`].
+    /// A sync that always follows the writes of a file begins with them. Default true; see
+    /// [`FsOptions::sync_ahead`].
     ///
     /// [`FsOptions::sync_ahead`]: client::fs::FsOptions::sync_ahead
     pub sync_ahead: bool,
-    /// Where an fsync always follows writes, their times may reach the metadata service later. Default true; see
-    /// [`FsOptions::times_follow`].
+    /// Where an fsync always follows writes, their times may reach the metadata service later.
+    /// Default true; see [`FsOptions::times_follow`].
     ///
     /// [`FsOptions::times_follow`]: client::fs::FsOptions::times_follow
     pub times_follow: bool,
-    /// Bytes of a file's writes that are answered before the shards have acknowledged them; default 0, at most
-    /// [`WRITE_BEHIND_BYTES_MAX`]. See [`FsOptions::write_behind_bytes`].
+    /// Bytes of a file's writes that are answered before the shards have acknowledged them; default
+    /// 0, at most [`WRITE_BEHIND_BYTES_MAX`]. See [`FsOptions::write_behind_bytes`].
     ///
     /// [`FsOptions::write_behind_bytes`]: client::fs::FsOptions::write_behind_bytes
     pub write_behind_bytes: u64,
-    /// Closes, and changes of attributes of files open to write, are answered before they are told. Default false; see
-    /// [`FsOptions::flush_behind`].
+    /// Closes, and changes of attributes of files open to write, are answered before they are told.
+    /// Default false; see [`FsOptions::flush_behind`].
     ///
     /// [`FsOptions::flush_behind`]: client::fs::FsOptions::flush_behind
     pub flush_behind: bool,
@@ -140,10 +150,16 @@ impl MountSettings {
             address,
             dir,
             daemon: false,
-            threads: if std::thread::available_parallelism().map_or(1, usize::from) < 4 { 1 } else { 2 },
+            threads: if std::thread::available_parallelism().map_or(1, usize::from) < 4 {
+                1
+            } else {
+                2
+            },
             workers: None,
             buffer_pools: None,
             busy_poll: None,
+            objecter_inflight_ops: None,
+            objecter_inflight_op_bytes: None,
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
             max_request_bytes: REQUEST_BYTES_MAX,
@@ -198,7 +214,9 @@ impl MountSettings {
             ("noatime", None) => self.kernel.atime = AtimeMode::Never,
             ("relatime", None) => self.kernel.atime = AtimeMode::Relative,
             ("strictatime", None) => self.kernel.atime = AtimeMode::Strict,
-            ("atime" | "norelatime" | "nostrictatime", None) => self.kernel.atime = AtimeMode::Unsaid,
+            ("atime" | "norelatime" | "nostrictatime", None) => {
+                self.kernel.atime = AtimeMode::Unsaid
+            }
             ("nodiratime", None) => self.kernel.nodiratime = true,
             ("diratime", None) => self.kernel.nodiratime = false,
             ("lazytime", None) => self.kernel.lazytime = true,
@@ -213,18 +231,31 @@ impl MountSettings {
             ("default_permissions", None) => {}
             ("trace", None) => self.trace = true,
             ("read_policy", Some(value)) => {
-                self.read_policy = value.parse().map_err(|error: client::ClientError| error.to_string())?;
+                self.read_policy =
+                    value.parse().map_err(|error: client::ClientError| error.to_string())?;
             }
             ("hedge_delay", Some(value)) => self.hedge_delay = Some(seconds(name, value)?),
             ("op_history", Some(value)) => {
-                self.op_history = value.parse().map_err(|error| format!("op_history={value}: {error}"))?;
+                self.op_history =
+                    value.parse().map_err(|error| format!("op_history={value}: {error}"))?;
             }
             ("threads", Some(value)) => self.threads = number(name, value, 1, 64)? as usize,
             ("workers", Some(value)) => self.workers = Some(number(name, value, 1, 64)? as usize),
-            ("buffer_pools", Some(value)) => self.buffer_pools = Some(number(name, value, 1, 64)? as usize),
+            ("buffer_pools", Some(value)) => {
+                self.buffer_pools = Some(number(name, value, 1, 64)? as usize)
+            }
             ("busy_poll_us", Some(value)) => {
                 let max = RuntimeConfig::BUSY_POLL_MAX.as_micros() as u64;
                 self.busy_poll = Some(Duration::from_micros(number(name, value, 0, max)?));
+            }
+            ("objecter_inflight_ops", Some(value)) => {
+                let ops = number(name, value, 1, client::INFLIGHT_OPS_MAX as u64)?;
+                self.objecter_inflight_ops = Some(ops as usize);
+            }
+            ("objecter_inflight_op_bytes", Some(value)) => {
+                let (min, max) =
+                    (client::INFLIGHT_BYTES_MIN as u64, client::INFLIGHT_BYTES_MAX as u64);
+                self.objecter_inflight_op_bytes = Some(number(name, value, min, max)? as usize);
             }
             ("attr_timeout", Some(value)) => self.attr_timeout = seconds(name, value)?,
             ("entry_timeout", Some(value)) => self.entry_timeout = seconds(name, value)?,
@@ -235,11 +266,13 @@ impl MountSettings {
                 let (min, max) = (REQUEST_BYTES_MIN.into(), REQUEST_BYTES_MAX.into());
                 self.max_request_bytes = number(name, value, min, max)? as u32;
             }
-            ("read_ahead_kib", Some(value)) => self.read_ahead_kib = number(name, value, 0, 1 << 20)? as u32,
+            ("read_ahead_kib", Some(value)) => {
+                self.read_ahead_kib = number(name, value, 0, 1 << 20)? as u32
+            }
             ("http_listen", Some(value)) => {
-                let address = value
-                    .parse()
-                    .map_err(|_| format!("http_listen={value}: not an address, such as 127.0.0.1:9283"))?;
+                let address = value.parse().map_err(|_| {
+                    format!("http_listen={value}: not an address, such as 127.0.0.1:9283")
+                })?;
                 self.http_listen = Some(address);
             }
             ("sync_ahead", Some(value)) => self.sync_ahead = is_true(name, value)?,
@@ -259,8 +292,9 @@ impl MountSettings {
 /// Options that mount(8), fstab or systemd keep for themselves.
 fn is_of_others(name: &str) -> bool {
     const NAMES: [&str; 20] = [
-        "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup",
-        "nofail", "fail", "_netdev", "_rnetdev", "comment", "silent", "loud", "uhelper", "helper",
+        "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner",
+        "group", "nogroup", "nofail", "fail", "_netdev", "_rnetdev", "comment", "silent", "loud",
+        "uhelper", "helper",
     ];
     NAMES.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
@@ -279,7 +313,9 @@ fn number(name: &str, value: &str, min: u64, max: u64) -> Result<u64, String> {
 /// Seconds, with a fraction if need be; at most a year.
 pub fn seconds(name: &str, value: &str) -> Result<Duration, String> {
     match value.parse::<f64>() {
-        Ok(seconds) if (0.0..=31_536_000.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        Ok(seconds) if (0.0..=31_536_000.0).contains(&seconds) => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
         _ => Err(format!("{name}={value}: must be seconds from 0 to 31536000, such as 1 or 0.5")),
     }
 }
@@ -298,11 +334,30 @@ mod tests {
         let settings =
             applied("rw,noauto,_netdev,nodev,x-systemd.automount,x-a=b,read_policy=fastest,timeout=2.5,noatime")
                 .expect("all known");
-        assert!(settings.kernel.nodev && settings.kernel.atime == AtimeMode::Never && !settings.kernel.read_only);
+        assert!(
+            settings.kernel.nodev
+                && settings.kernel.atime == AtimeMode::Never
+                && !settings.kernel.read_only
+        );
         assert_eq!(settings.read_policy, ReadPolicy::Fastest);
         assert_eq!(settings.timeout, Duration::from_millis(2500));
         assert!(applied("defaults").expect("nothing to do").kernel == KernelOptions::default());
         assert!(applied("ro,").expect("a trailing comma").kernel.read_only);
+    }
+
+    /// U to X of table 5.2 of "Impact of Single Parameter Changes on Ceph Cloud Storage
+    /// Performance".
+    #[test]
+    fn the_values_of_the_paper_can_be_set() {
+        for ops in ["8192", "128"] {
+            let settings = applied(&format!("objecter_inflight_ops={ops}")).expect("in range");
+            assert_eq!(settings.objecter_inflight_ops, ops.parse().ok());
+        }
+        for bytes in ["1048576000", "10485760"] {
+            let settings =
+                applied(&format!("objecter_inflight_op_bytes={bytes}")).expect("in range");
+            assert_eq!(settings.objecter_inflight_op_bytes, bytes.parse().ok());
+        }
     }
 
     #[test]
@@ -312,15 +367,25 @@ mod tests {
         assert_eq!(kernel("noatime,strictatime").atime, AtimeMode::Strict);
         assert_eq!(kernel("strictatime,noatime,nodiratime").atime, AtimeMode::Never);
         assert_eq!(kernel("noatime,atime"), KernelOptions::default());
-        assert_eq!(kernel("lazytime,nosymfollow,nolazytime,symfollow,iversion"), KernelOptions::default());
+        assert_eq!(
+            kernel("lazytime,nosymfollow,nolazytime,symfollow,iversion"),
+            KernelOptions::default()
+        );
     }
 
     #[test]
     fn unknown_options_and_values_are_named() {
         let misspelt = applied("readpolicy=fastest").expect_err("misspelt");
-        assert!(misspelt.contains("readpolicy") && misspelt.contains("did you mean `read_policy`?"), "{misspelt}");
+        assert!(
+            misspelt.contains("readpolicy") && misspelt.contains("did you mean `read_policy`?"),
+            "{misspelt}"
+        );
         assert!(applied("colour=blue").expect_err("nothing like it").contains("--help"));
         assert!(applied("timeout").expect_err("no value").contains("needs a value"));
+        assert!(applied("objecter_inflight_ops=0").expect_err("too few").contains("1 to 1000000"));
+        assert!(
+            applied("objecter_inflight_op_bytes=1M").expect_err("a unit").contains("from 4194304")
+        );
         assert!(applied("threads=0").expect_err("too few").contains("1 to 64"));
         assert!(applied("max_request_bytes=10").expect_err("too small").contains("4096"));
         assert!(applied("write_behind_bytes=67108865").expect_err("too much").contains("67108864"));

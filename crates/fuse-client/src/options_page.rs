@@ -25,7 +25,10 @@ and cost is in [mounting](mounting.md).
 pub fn page() -> String {
     let mut page = HEAD.to_owned();
     for arg in cli::mount_command().get_arguments() {
-        let Some(flag) = arg.get_long().map(|long| format!("--{long}")).or(arg.get_short().map(|s| format!("-{s}")))
+        let Some(flag) = arg
+            .get_long()
+            .map(|long| format!("--{long}"))
+            .or(arg.get_short().map(|s| format!("-{s}")))
         else {
             continue;
         };
@@ -34,7 +37,8 @@ pub fn page() -> String {
             Some((text, default)) => (text.trim(), default.trim_end_matches([' ', ']'])),
             None => (help.trim(), ""),
         };
-        let env = arg.get_env().map(|name| format!("`{}`", name.to_string_lossy())).unwrap_or_default();
+        let env =
+            arg.get_env().map(|name| format!("`{}`", name.to_string_lossy())).unwrap_or_default();
         let _ = writeln!(page, "| `{flag}` | {env} | {} | {} |", cell(default), cell(text));
     }
     page
@@ -54,6 +58,9 @@ mod tests {
     fn the_page_of_the_documents_is_what_the_command_line_says() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/use/mount-options.md");
         let there = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(page() == there, "docs/use/mount-options.md is stale: `cargo xtask docs --renew` writes it");
+        assert!(
+            page() == there,
+            "docs/use/mount-options.md is stale: `cargo xtask docs --renew` writes it"
+        );
     }
 }

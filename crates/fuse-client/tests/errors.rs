@@ -7,7 +7,11 @@ fn fuse_client(args: &[&str]) -> Output {
     let mut command = Command::new("timeout");
     // Of mounts in the background: not where those of this machine log.
     command.env("TREFOIL_FUSE_LOG_FILE", "/dev/null");
-    command.args(["60", env!("CARGO_BIN_EXE_fuse-client")]).args(args).output().expect("coreutils are there")
+    command
+        .args(["60", env!("CARGO_BIN_EXE_fuse-client")])
+        .args(args)
+        .output()
+        .expect("coreutils are there")
 }
 
 fn complains(args: &[&str], status: i32, words: &[&str]) {

@@ -34,7 +34,11 @@ impl LogFile {
     /// # Errors
     /// What the system says.
     pub fn open(path: &Path, bytes_max: u64) -> io::Result<LogFile> {
-        Ok(LogFile { path: path.to_owned(), file: File::options().create(true).append(true).open(path)?, bytes_max })
+        Ok(LogFile {
+            path: path.to_owned(),
+            file: File::options().create(true).append(true).open(path)?,
+            bytes_max,
+        })
     }
 
     fn make_room(&mut self) -> io::Result<()> {
@@ -44,7 +48,8 @@ impl LogFile {
         }
         // Another process may have done so, or somebody has taken the file away: then only a new
         // one is opened, and the older lines stay.
-        let is_ours = |there: fs::Metadata| (there.dev(), there.ino()) == (about.dev(), about.ino());
+        let is_ours =
+            |there: fs::Metadata| (there.dev(), there.ino()) == (about.dev(), about.ino());
         if fs::metadata(&self.path).is_ok_and(is_ours) {
             fs::rename(&self.path, older(&self.path))?;
         }
@@ -78,7 +83,10 @@ mod tests {
             log.write_all(line.as_bytes()).expect("space");
         }
         let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-        assert_eq!((text(&older(&path)).as_str(), text(&path).as_str()), ("third\n4th\n", "fifth\n"));
+        assert_eq!(
+            (text(&older(&path)).as_str(), text(&path).as_str()),
+            ("third\n4th\n", "fifth\n")
+        );
     }
 
     #[test]
@@ -91,7 +99,10 @@ mod tests {
         one.write_all(b"one\n").expect("space");
         other.write_all(b"other\n").expect("space");
         let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-        assert_eq!((text(&older(&path)).as_str(), text(&path).as_str()), ("12345678\n", "one\nother\n"));
+        assert_eq!(
+            (text(&older(&path)).as_str(), text(&path).as_str()),
+            ("12345678\n", "one\nother\n")
+        );
     }
 
     #[test]

@@ -100,7 +100,11 @@ impl CountedLog {
         // The process's, not a runtime's: no table lists them.
         let table = LockTable::new(false);
         let file = file.map(|file| ContentionMutex::new(&table, "log file", file));
-        Self { began: Instant::now(), repeats: ContentionMutex::new(&table, "log", Repeats::default()), file }
+        Self {
+            began: Instant::now(),
+            repeats: ContentionMutex::new(&table, "log", Repeats::default()),
+            file,
+        }
     }
 
     fn put(&self, text: &[u8]) -> io::Result<()> {
@@ -135,7 +139,11 @@ impl Write for LineWriter<'_> {
     /// Takes a whole event, as the subscriber hands it over.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let log = self.log;
-        let admitted = if self.is_counted { log.repeats.lock().admit(log.began.elapsed(), event) } else { Some(0) };
+        let admitted = if self.is_counted {
+            log.repeats.lock().admit(log.began.elapsed(), event)
+        } else {
+            Some(0)
+        };
         match admitted {
             None => {}
             Some(0) => log.put(event)?,
@@ -189,14 +197,19 @@ mod tests {
         assert_eq!(repeats.admit(second(2), b"the disk is full\n"), None);
         assert_eq!(repeats.admit(second(2), b"the monitor is away\n"), Some(0));
         let later = second(3) + QUIET;
-        assert_eq!(repeats.admit(later, b"the disk is full\n"), Some(5), "17 to 21; 11 to 15 were told with 16");
+        assert_eq!(
+            repeats.admit(later, b"the disk is full\n"),
+            Some(5),
+            "17 to 21; 11 to 15 were told with 16"
+        );
     }
 
     #[test]
     fn kinds_beyond_the_limit_take_no_memory() {
         let mut repeats = Repeats::default();
         for n in 0..10_000_u32 {
-            let word: String = n.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
+            let word: String =
+                n.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
             assert_eq!(repeats.admit(second(n.into()), word.as_bytes()), Some(0));
         }
         assert!(repeats.kinds.len() <= KINDS_MAX);

@@ -5,7 +5,8 @@
 use bytes::Bytes;
 use messenger::sync::block_on;
 use messenger::{
-    ConnectConfig, Connection, ListenConfig, Message, NoService, Runtime, RuntimeConfig, Service, TrafficClass, Worker,
+    ConnectConfig, Connection, ListenConfig, Message, NoService, Runtime, RuntimeConfig, Service,
+    TrafficClass, Worker,
 };
 use std::error::Error;
 use std::rc::Rc;
@@ -30,7 +31,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cluster = protocol::ClusterId::new(7);
     let server = Runtime::start(RuntimeConfig::new("server", 2))?;
     let any_port = "127.0.0.1:0".parse()?;
-    let listener = server.handle().listen(ListenConfig::new(any_port, cluster, "server"), |_| Rc::new(Echo))?;
+    let listener = server
+        .handle()
+        .listen(ListenConfig::new(any_port, cluster, "server"), |_| Rc::new(Echo))?;
 
     let client = Runtime::start(RuntimeConfig::new("client", 1))?;
     let to = ConnectConfig::new(listener.local_addr(), cluster, "client");
@@ -40,7 +43,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
     for number in 0..CALLS {
         let front = Bytes::copy_from_slice(&number.to_le_bytes());
-        let reply = block_on(connection.call(Message::new(TrafficClass::Client, ECHO, front, Bytes::new()), DEADLINE))?;
+        let reply = block_on(
+            connection
+                .call(Message::new(TrafficClass::Client, ECHO, front, Bytes::new()), DEADLINE),
+        )?;
         assert_eq!(reply.front[..], number.to_le_bytes());
     }
     println!("{CALLS} calls, one after the other: {:?} each", begin.elapsed() / CALLS);

@@ -1,12 +1,13 @@
 //! A small async runtime on `mio`, and messages between daemons over it.
 //!
-//! What it is: workers (one thread, one reactor, one run queue each), timers, tasks that never leave their worker, I/O
-//! threads for what blocks; frames with checksums and sequence numbers; sessions that survive their TCP connections;
-//! calls with deadlines, in both directions. What it is not: a general runtime, or a name service; it knows nothing of
-//! objects and files. It depends on `placement` (which worker serves a connection) and `protocol` (version, cluster id).
+//! What it is: workers (one thread, one reactor, one run queue each), timers, tasks that never
+//! leave their worker, I/O threads for what blocks; frames with checksums and sequence numbers;
+//! sessions that survive their TCP connections; calls with deadlines, in both directions. What it
+//! is not: a general runtime, or a name service; it knows nothing of objects and files. It depends
+//! on `placement` (which worker serves a connection) and `protocol` (version, cluster id).
 //!
-//! The main types: [`Runtime`] and its [`Handle`] (from any thread), [`Worker`] (the context of what runs on a worker),
-//! [`Service`] (handles messages), [`Connection`] and [`Message`].
+//! The main types: [`Runtime`] and its [`Handle`] (from any thread), [`Worker`] (the context of
+//! what runs on a worker), [`Service`] (handles messages), [`Connection`] and [`Message`].
 //!
 //! ```
 //! use std::rc::Rc;
@@ -34,8 +35,8 @@
 //! assert_eq!(&reply.front[..], b"hello");
 //! ```
 //!
-//! Start reading at [`frame`] for the wire format, `session` for what makes a connection lossless, `driver` for what
-//! keeps it up, and `worker` for the loop.
+//! Start reading at [`frame`] for the wire format, `session` for what makes a connection lossless,
+//! `driver` for what keeps it up, and `worker` for the loop.
 #![deny(unsafe_code)]
 
 mod executor;
@@ -60,22 +61,27 @@ pub use executor::task::TaskHandle;
 pub use executor::timer::{Elapsed, Sleep};
 pub use executor::worker::Worker;
 pub use io::{address, buffer};
-pub use placement::threads::{Change, LcamRule, Mapping, MappingError, MaxEvents, Move, PlacementConfig};
+pub use placement::threads::{
+    Change, LcamRule, Mapping, MappingError, MaxEvents, Move, PlacementConfig,
+};
 pub use serve::listener::Listener;
 pub use serve::service::{
-    CallError, CloseReason, ConnState, ConnectConfig, ListenConfig, ListenError, NoService, PeerInfo, Service,
-    SessionConfig, StateEvent,
+    CallError, CloseReason, ConnState, ConnectConfig, ListenConfig, ListenError, NoService,
+    PeerInfo, Service, SessionConfig, StateEvent,
 };
 pub use session::connection::{Call, Connection};
 pub use sync::Gone;
 pub use telemetry::connections::{
-    AttachmentStats, CONNECTIONS_REPORTED_MAX, ConnectionStats, Forecast, ListenerStats, SEATS_REPORTED_MAX,
+    AttachmentStats, CONNECTIONS_REPORTED_MAX, ConnectionStats, Forecast, ListenerStats,
+    SEATS_REPORTED_MAX,
 };
 pub use telemetry::counters::{POLL_CLASSES, POLL_EVENTS_BOUNDS, WorkerFigure, WorkerStats};
 pub use telemetry::history::{
     History, HistoryEnd, HistoryEntry, HistoryMode, HistoryReport, Recording, UnknownHistoryMode,
 };
-pub use telemetry::operation::{Began, Layer, Operation, OperationStats, OperationTable, Stopwatch};
+pub use telemetry::operation::{
+    Began, Layer, Operation, OperationStats, OperationTable, Stopwatch,
+};
 pub use telemetry::{TelemetryReport, histogram, http, prometheus};
 pub use wire::frame::{FrameError, FrameLimits, Message, ReplyTo, TrafficClass};
 pub use wire::handshake::Refusal;

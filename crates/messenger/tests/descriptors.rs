@@ -33,7 +33,8 @@ fn a_listener_without_descriptors_waits_and_goes_on() {
     };
     echoes(&good);
     let before = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..before }).expect("lower than before");
+    setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..before })
+        .expect("lower than before");
     let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     // one for the client's socket, none for the server's
     drop(taken.pop().expect("some were free"));
@@ -43,7 +44,8 @@ fn a_listener_without_descriptors_waits_and_goes_on() {
     echoes(&good); // who is there is served on
     let began = counters();
     wait_until("more attempts", || counters().accept_errors >= began.accept_errors + 2);
-    let (polls, errors) = (counters().polls - began.polls, counters().accept_errors - began.accept_errors);
+    let (polls, errors) =
+        (counters().polls - began.polls, counters().accept_errors - began.accept_errors);
     assert!(polls <= 20 * errors, "{polls} turns for {errors} attempts: it spins");
     drop(taken);
     echoes(&late);

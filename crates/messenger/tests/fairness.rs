@@ -1,5 +1,5 @@
-//! Tasks, timers and sockets of one worker share it: none stops another, and how much one does at a time is bounded.
-//! Everything is counted; nothing is timed.
+//! Tasks, timers and sockets of one worker share it: none stops another, and how much one does at a
+//! time is bounded. Everything is counted; nothing is timed.
 
 #[path = "common/basics.rs"]
 mod basics;
@@ -32,7 +32,8 @@ impl Service for Counting {
 }
 
 fn serve(server: &Runtime, mapping: Mapping) -> Listener {
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    let mut config =
+        ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
     config.placement.mapping = mapping;
     let factory = |worker: &Worker| -> Rc<dyn Service> {
         let count = Rc::<Cell<u64>>::default();
@@ -43,7 +44,9 @@ fn serve(server: &Runtime, mapping: Mapping) -> Listener {
 }
 
 fn dial(client: &Runtime, listener: &Listener) -> Connection {
-    client.handle().connect(0, ConnectConfig::new(listener.local_addr(), CLUSTER, "client"), |_| Rc::new(NoService))
+    client.handle().connect(0, ConnectConfig::new(listener.local_addr(), CLUSTER, "client"), |_| {
+        Rc::new(NoService)
+    })
 }
 
 #[test]
@@ -69,14 +72,16 @@ fn a_task_that_always_wakes_itself_stops_no_socket() {
     assert!(stats.task_polls <= TASKS_PER_TURN * (stats.polls + 1), "{stats:?}");
 }
 
-/// Polls that returned more events than a worker may take at once with the least setting: the eventfd's and one more.
+/// Polls that returned more events than a worker may take at once with the least setting: the
+/// eventfd's and one more.
 fn large_polls(server: &Runtime) -> u64 {
     let total = server.handle().stats().total();
     let small = POLL_EVENTS_BOUNDS.iter().filter(|bound| **bound <= 2).count();
     total.poll_classes[small..].iter().sum()
 }
 
-/// A call on each connection, all of which wait for the server's only worker; returns the number of large polls.
+/// A call on each connection, all of which wait for the server's only worker; returns the number of
+/// large polls.
 fn burst(server: &Runtime, client: &Runtime, connections: &[Connection]) -> u64 {
     let (release, released) = std::sync::mpsc::channel::<()>();
     let (begun, begins) = std::sync::mpsc::channel();
@@ -87,7 +92,8 @@ fn burst(server: &Runtime, client: &Runtime, connections: &[Connection]) -> u64 
     begins.recv().expect("the worker is busy");
     let (large, sent) = (large_polls(server), || client.handle().stats().total().bytes_out);
     let all = sent() + 1000 * connections.len() as u64;
-    let calls: Vec<_> = connections.iter().map(|each| each.call(message(ECHO, &[0; 1000]), LONG)).collect();
+    let calls: Vec<_> =
+        connections.iter().map(|each| each.call(message(ECHO, &[0; 1000]), LONG)).collect();
     wait_until("most are sent", || sent() >= all);
     release.send(()).expect("the worker waits");
     calls.into_iter().for_each(|call| assert!(sync::block_on(call).is_ok()));
@@ -97,7 +103,8 @@ fn burst(server: &Runtime, client: &Runtime, connections: &[Connection]) -> u64 
 #[test]
 fn the_number_of_events_at_once_changes_while_a_worker_runs() {
     let client = runtime("client", 1);
-    let config = RuntimeConfig { max_events: MaxEvents::Fixed(1), ..RuntimeConfig::new("server", 1) };
+    let config =
+        RuntimeConfig { max_events: MaxEvents::Fixed(1), ..RuntimeConfig::new("server", 1) };
     let server = Runtime::start(config).expect("starts");
     let listener = serve(&server, Mapping::CoreAffine);
     let connections: Vec<_> = (0..40).map(|_| dial(&client, &listener)).collect();
@@ -159,8 +166,12 @@ fn a_flood_on_a_socket_stops_neither_tasks_nor_timers() {
             done.store(true, SeqCst);
             watched.expect("the worker lives")
         });
-        // In one turn the connection may run for its socket and once more because it had asked to go on.
-        assert!((1..=2 * MESSAGES_PER_TURN).contains(&most), "{mapping}: {most} messages between two turns of a task");
+        // In one turn the connection may run for its socket and once more because it had asked to
+        // go on.
+        assert!(
+            (1..=2 * MESSAGES_PER_TURN).contains(&most),
+            "{mapping}: {most} messages between two turns of a task"
+        );
         assert!(ticks >= 20);
     }
 }

@@ -1,5 +1,5 @@
-//! Under `handoff`, a worker that is given a connection's work by others again and again turns to its other work in
-//! between. Everything is counted; nothing is timed.
+//! Under `handoff`, a worker that is given a connection's work by others again and again turns to
+//! its other work in between. Everything is counted; nothing is timed.
 
 #[path = "common/basics.rs"]
 mod basics;
@@ -72,12 +72,14 @@ fn seats(listener: &Listener) -> usize {
 
 fn run(workers: usize) {
     let (server, client) = (runtime("server", workers), runtime("client", 1));
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    let mut config =
+        ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
     config.local_sockets = false; // transport.rs has the other kind
     config.placement.mapping = Mapping::Handoff;
     let seen = Arc::<Seen>::default();
     let ((taken, takes), (go_on, goes_on)) = (channel(), channel());
-    let (for_services, taken, goes_on) = (Arc::clone(&seen), Mutex::new(taken), Arc::new(Mutex::new(goes_on)));
+    let (for_services, taken, goes_on) =
+        (Arc::clone(&seen), Mutex::new(taken), Arc::new(Mutex::new(goes_on)));
     let factory = move |_: &Worker| -> Rc<dyn Service> {
         let taken = taken.lock().expect("no panic").clone();
         let (seen, goes_on) = (Arc::clone(&for_services), Arc::clone(&goes_on));
@@ -90,13 +92,16 @@ fn run(workers: usize) {
     };
     let (marked, modest) = (dial("marked"), dial("modest"));
     assert!(call(&modest, message(ECHO, b"")).is_ok());
-    wait_until("every worker has a seat at both", || marked.is_up() && seats(&listener) == 2 * workers);
+    wait_until("every worker has a seat at both", || {
+        marked.is_up() && seats(&listener) == 2 * workers
+    });
 
     marked.send(numbered(2, 0));
     let mut answered = 0;
     while answered < MESSAGES {
         let last = takes.recv().expect("a handler runs");
-        // While the handler holds the connection, another message comes, and another worker leaves its mark.
+        // While the handler holds the connection, another message comes, and another worker leaves
+        // its mark.
         if last + 1 < MESSAGES {
             let before = marks(&listener, "marked");
             marked.send(numbered(2, last + 1));
@@ -111,8 +116,12 @@ fn run(workers: usize) {
     assert!(seen.numbers.lock().expect("no panic").iter().copied().eq(0..MESSAGES));
     wait_until("tasks had their turn", || seen.by_tasks.load(SeqCst) > 0);
     let longest = seen.longest.load(SeqCst);
-    // In one turn the connection may run for its socket and once more because it had asked to go on.
-    assert!((PASSES_MAX..=2 * PASSES_MAX).contains(&longest), "{longest} messages between two turns of tasks");
+    // In one turn the connection may run for its socket and once more because it had asked to go
+    // on.
+    assert!(
+        (PASSES_MAX..=2 * PASSES_MAX).contains(&longest),
+        "{longest} messages between two turns of tasks"
+    );
     assert!(marks(&listener, "marked") >= MESSAGES - 1);
 }
 

@@ -1,4 +1,5 @@
-//! Connections that carry nothing are closed, and come back when there is something to say: nothing is lost by it.
+//! Connections that carry nothing are closed, and come back when there is something to say: nothing
+//! is lost by it.
 
 #[expect(dead_code, reason = "what tests share; this one needs a part of it")]
 mod common;
@@ -82,11 +83,20 @@ fn an_idle_connection_is_closed_and_the_next_message_brings_it_back() {
         let connection = willing(&client, proxy.addr, &seen);
         for round in 1..=3 {
             assert_eq!(number(&call(&connection, numbered(ECHO, round)).expect("answered")), round);
-            wait_until("it rests", || connection.state() == ConnState::Resting && listener.sessions() == 0);
+            wait_until("it rests", || {
+                connection.state() == ConnState::Resting && listener.sessions() == 0
+            });
         }
         wait_until("the server's side was told", || log.count("close: nothing was carried") == 3);
-        assert_eq!(seen.count("Up { resumed: false"), 3, "{mapping}: it does not come back by itself");
-        assert_eq!((seen.count("Down"), seen.count("Reset"), proxy.connections.load(SeqCst)), (0, 0, 3));
+        assert_eq!(
+            seen.count("Up { resumed: false"),
+            3,
+            "{mapping}: it does not come back by itself"
+        );
+        assert_eq!(
+            (seen.count("Down"), seen.count("Reset"), proxy.connections.load(SeqCst)),
+            (0, 0, 3)
+        );
         connection.close();
         wait_until("one that rests can be closed", || connection.state() == ConnState::Closed);
     }
@@ -108,10 +118,14 @@ impl Service for Hoard {
 fn a_connection_with_an_unanswered_call_stays() {
     let (server, client) = (runtime("server", 1), runtime("client", 1));
     let (hoard, seen) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Log::default()));
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    let mut config =
+        ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
     config.session.idle_timeout = Some(SHORT);
     let kept = Arc::clone(&hoard);
-    let listener = server.handle().listen(config, move |_| Rc::new(Hoard(Arc::clone(&kept)))).expect("listens");
+    let listener = server
+        .handle()
+        .listen(config, move |_| Rc::new(Hoard(Arc::clone(&kept))))
+        .expect("listens");
     let (waits, idle) = (willing(&client, listener.local_addr(), &seen), Arc::new(Log::default()));
     let answer = waits.call(message(SILENT, b"later"), LONG);
     wait_until("the request is there", || hoard.lock().expect("no panic").len() == 1);
@@ -125,7 +139,9 @@ fn a_connection_with_an_unanswered_call_stays() {
     let (from, to) = hoard.lock().expect("no panic").remove(0);
     from.reply_to(to, message(ECHO, b"answer"));
     assert_eq!(&sync::block_on(answer).expect("answered").front[..], b"answer");
-    wait_until("then it rests, too", || waits.state() == ConnState::Resting && listener.sessions() == 0);
+    wait_until("then it rests, too", || {
+        waits.state() == ConnState::Resting && listener.sessions() == 0
+    });
 }
 
 #[test]
@@ -137,9 +153,14 @@ fn a_client_that_expects_something_is_not_closed() {
     assert!(call(&expects, message(ECHO, b"")).is_ok());
     let before = client.handle().stats().total().bytes_in;
     let question = frame_bytes();
-    wait_until("it was asked often", || client.handle().stats().total().bytes_in >= before + 10 * question);
+    wait_until("it was asked often", || {
+        client.handle().stats().total().bytes_in >= before + 10 * question
+    });
     let back = log.connections.lock().expect("no panic")[0].clone();
-    assert_eq!(&call(&back, message(ECHO, b"to the client")).expect("answered").front[..], b"to the client");
+    assert_eq!(
+        &call(&back, message(ECHO, b"to the client")).expect("answered").front[..],
+        b"to the client"
+    );
     assert_eq!((expects.is_up(), log.closed.load(SeqCst), seen.count("Up")), (true, 0, 1));
 }
 
@@ -187,8 +208,8 @@ fn a_client_that_agrees_too_late_is_told_that_the_session_goes_on() {
     wait_until("its session has ended", || listener.sessions() == 1);
 }
 
-/// Calls, some of which the server answers after a call of its own, and one-way messages, with pauses around the time-out,
-/// so that each step of the closing is met by one.
+/// Calls, some of which the server answers after a call of its own, and one-way messages, with
+/// pauses around the time-out, so that each step of the closing is met by one.
 fn talk(connection: &Connection, log: &Log, count: u64) {
     let mut random = fastrand::Rng::with_seed(5);
     let mut calls = Vec::new();
@@ -199,11 +220,15 @@ fn talk(connection: &Connection, log: &Log, count: u64) {
             calls.push((i, connection.call(numbered(kind, i), LONG)));
         }
         if random.u8(0..4) > 0 {
-            calls.drain(..).for_each(|(i, call)| assert_eq!(number(&sync::block_on(call).expect("answered")), i));
+            calls.drain(..).for_each(|(i, call)| {
+                assert_eq!(number(&sync::block_on(call).expect("answered")), i)
+            });
             std::thread::sleep(Duration::from_micros(random.u64(0..4000)));
         }
     }
-    calls.into_iter().for_each(|(i, call)| assert_eq!(number(&sync::block_on(call).expect("answered")), i));
+    calls
+        .into_iter()
+        .for_each(|(i, call)| assert_eq!(number(&sync::block_on(call).expect("answered")), i));
     wait_until("all recorded", || log.recorded.lock().expect("no panic").len() as u64 >= count);
     assert!(log.recorded.lock().expect("no panic").iter().copied().eq(0..count));
 }

@@ -28,7 +28,8 @@ fn calls_are_answered_from_threads_and_workers() {
     for worker in 0..2 {
         let connection = connection.clone();
         let sum = client.handle().block_on_worker(worker, move |_| async move {
-            let calls: Vec<_> = (0..500).map(|i| connection.call(numbered(ECHO, i), LONG)).collect();
+            let calls: Vec<_> =
+                (0..500).map(|i| connection.call(numbered(ECHO, i), LONG)).collect();
             let mut sum = 0;
             for call in calls {
                 sum += number(&call.await.expect("answered"));
@@ -54,13 +55,19 @@ fn data_of_all_sizes_goes_both_ways() {
     for len in [1, 4095, 4096, 4097, 32 << 10, 65_537, 1 << 20, 5_000_001, 16 << 20] {
         let data: Bytes = (0..len).map(|i| (i * 7 % 251) as u8).collect::<Vec<_>>().into();
         let kind = if len == 65_537 { CALL_BACK } else { ECHO };
-        let request = Message::new(TrafficClass::Background, kind, Bytes::from_static(b"f"), data.clone());
+        let request =
+            Message::new(TrafficClass::Background, kind, Bytes::from_static(b"f"), data.clone());
         let reply = call(&connection, request).expect("answered");
         assert_eq!(reply.class, TrafficClass::Background);
         assert!(reply.data == data, "{len} bytes came back different");
         assert!(reply.data_crc.is_some());
     }
-    let too_long = Message::new(TrafficClass::Client, ECHO, Bytes::new(), Bytes::from(vec![0; (16 << 20) + 1]));
+    let too_long = Message::new(
+        TrafficClass::Client,
+        ECHO,
+        Bytes::new(),
+        Bytes::from(vec![0; (16 << 20) + 1]),
+    );
     assert!(matches!(call(&connection, too_long), Err(CallError::TooLong(_))));
     let many: Vec<_> = (0..64)
         .map(|i| {
@@ -79,9 +86,14 @@ fn many_connections_spread_over_workers_by_lane() {
     let (server, client) = (runtime("server", 3), runtime("client", 2));
     let (log, nothing) = (Arc::new(Log::default()), Arc::new(Log::default()));
     let listener = listen(&server.handle(), &log);
-    let round_robin = listen_with(&server.handle(), &log, |config| config.placement.mapping = Mapping::RoundRobin);
+    let round_robin = listen_with(&server.handle(), &log, |config| {
+        config.placement.mapping = Mapping::RoundRobin
+    });
     let connect = |listener: &Listener, lane: u16| {
-        let config = ConnectConfig { lane, ..ConnectConfig::new(listener.local_addr(), CLUSTER, format!("c{lane}")) };
+        let config = ConnectConfig {
+            lane,
+            ..ConnectConfig::new(listener.local_addr(), CLUSTER, format!("c{lane}"))
+        };
         let factory = TestService::factory(&nothing);
         client.handle().connect(usize::from(lane) % 2, config, move |worker| factory(worker))
     };
@@ -131,7 +143,10 @@ fn what_is_sent_later_leaves_with_what_follows_and_in_order() {
     let before = frames();
     (0..10).for_each(|i| connection.send_later(numbered(RECORD, i)));
     // The worker had its turn.
-    client.handle().block_on_worker(0, |worker| async move { worker.yield_now().await }).expect("runs");
+    client
+        .handle()
+        .block_on_worker(0, |worker| async move { worker.yield_now().await })
+        .expect("runs");
     assert_eq!((frames(), recorded().len()), (before, 0));
     connection.send(numbered(RECORD, 10));
     wait_until("all recorded", || recorded().len() == 11);
@@ -169,7 +184,9 @@ fn deadlines_pass_and_late_replies_are_dropped() {
     assert_eq!(sync::block_on(silent), Err(CallError::Deadline));
     assert!(start.elapsed() >= Duration::from_millis(30));
     // Nobody listens at all: the deadline holds there too.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .expect("a free port");
     let nowhere = connect(&runtime.handle(), port, &log);
     let lost = nowhere.call(message(ECHO, b""), Duration::from_millis(30));
     assert_eq!(sync::block_on(lost), Err(CallError::Deadline));
@@ -194,7 +211,10 @@ fn a_panic_closes_one_connection_only() {
     assert!(call(&good, message(ECHO, b"")).is_ok());
     assert!(call(&bad, message(ECHO, b"a new incarnation")).is_ok());
     assert_eq!(seen.count("Reset"), 1);
-    assert_eq!((server.handle().stats().total().panics, client.handle().stats().total().resets), (1, 1));
+    assert_eq!(
+        (server.handle().stats().total().panics, client.handle().stats().total().resets),
+        (1, 1)
+    );
     // A task that panics takes nothing with it either.
     let gone = server.handle().block_on_worker(0, |_| async { panic!("expected by the test") });
     assert_eq!(gone, Err::<(), _>(Gone));
@@ -269,7 +289,13 @@ fn other_versions_and_clusters_are_told_why() {
     let (mut stream, _) = other.accept().expect("dialled");
     stream.write_all(&hello).expect("sent");
     assert_eq!(call(&connection, message(ECHO, b"")), Err(CallError::Closed));
-    assert_eq!(log.count(&format!("Refused(Version {{ theirs: 99, ours: {} }})", protocol::PROTOCOL_VERSION)), 1);
+    assert_eq!(
+        log.count(&format!(
+            "Refused(Version {{ theirs: 99, ours: {} }})",
+            protocol::PROTOCOL_VERSION
+        )),
+        1
+    );
 
     let config = ConnectConfig::new(listener.local_addr(), ClusterId::new(8), "stranger");
     let factory = TestService::factory(&log);
@@ -287,12 +313,14 @@ fn listening_fails_with_a_reason() {
     let log = Arc::new(Log::default());
     let listener = listen(&runtime.handle(), &log);
     let again = ListenConfig::new(listener.local_addr(), CLUSTER, "second");
-    let error = runtime.handle().listen(again.clone(), TestService::factory(&log)).expect_err("taken");
+    let error =
+        runtime.handle().listen(again.clone(), TestService::factory(&log)).expect_err("taken");
     assert!(matches!(error, ListenError::AddrInUse(addr) if addr == listener.local_addr()));
     assert!(error.to_string().contains("configure another port"));
     let mut never = again.clone();
     never.placement.interval = Duration::ZERO;
-    let error = runtime.handle().listen(never, TestService::factory(&log)).expect_err("no interval");
+    let error =
+        runtime.handle().listen(never, TestService::factory(&log)).expect_err("no interval");
     assert!(matches!(error, ListenError::Mapping(MappingError::Interval(_))));
     listener.stop();
     let mut result = runtime.handle().listen(again.clone(), TestService::factory(&log));
@@ -318,7 +346,10 @@ fn a_stopped_runtime_leaves_nobody_waiting() {
     assert_eq!(sync::block_on(waiting), Err(CallError::Closed));
     assert_eq!(sync::block_on(sleeping), Err(Gone));
     assert_eq!(handle.block_on_worker(0, |_| async {}), Err(Gone));
-    assert_eq!(call(&connect(&handle, listener.local_addr(), &log), message(ECHO, b"")), Err(CallError::Closed));
+    assert_eq!(
+        call(&connect(&handle, listener.local_addr(), &log), message(ECHO, b"")),
+        Err(CallError::Closed)
+    );
 }
 
 #[test]
@@ -340,7 +371,10 @@ fn tasks_timers_and_jobs() {
         assert!(forever.is_finished());
         let job = worker.blocking(|| std::thread::current().name().map(str::to_owned));
         assert_eq!(job.await.expect("runs").as_deref(), Some("tasks-io"));
-        assert_eq!(worker.blocking(|| panic!("expected by the test")).await, Err::<(), _>(JobFailed));
+        assert_eq!(
+            worker.blocking(|| panic!("expected by the test")).await,
+            Err::<(), _>(JobFailed)
+        );
         worker.yield_now().await;
         rx.await
     });

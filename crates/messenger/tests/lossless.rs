@@ -1,4 +1,5 @@
-//! Sessions over TCP connections that are cut: nothing lost, nothing doubled, and a clear word when state is gone.
+//! Sessions over TCP connections that are cut: nothing lost, nothing doubled, and a clear word when
+//! state is gone.
 
 mod common;
 #[path = "common/proxy.rs"]
@@ -19,8 +20,10 @@ fn nothing_is_lost_or_doubled_when_tcp_is_cut() {
     let (server, client) = (runtime("server", 2), runtime("client", 1));
     let (log, seen) = (Arc::new(Log::default()), Arc::new(Log::default()));
     let listener = listen(&server.handle(), &log);
-    // Every connection dies a little later than the one before, so that cuts fall on every part of a frame.
-    let proxy = Proxy::start(listener.local_addr(), |n| if n < 40 { 700 + n * 397 } else { usize::MAX });
+    // Every connection dies a little later than the one before, so that cuts fall on every part of
+    // a frame.
+    let proxy =
+        Proxy::start(listener.local_addr(), |n| if n < 40 { 700 + n * 397 } else { usize::MAX });
     let connection = connect(&client.handle(), proxy.addr, &seen);
     let mut calls = Vec::new();
     for i in 0..3000u64 {
@@ -28,13 +31,19 @@ fn nothing_is_lost_or_doubled_when_tcp_is_cut() {
         if i % 3 == 0 {
             let data = Bytes::from(vec![i as u8; (i % 50) as usize * 100]);
             let front = Bytes::copy_from_slice(&i.to_le_bytes());
-            calls.push((i, connection.call(Message::new(TrafficClass::Client, ECHO, front, data), LONG)));
+            calls.push((
+                i,
+                connection.call(Message::new(TrafficClass::Client, ECHO, front, data), LONG),
+            ));
         }
     }
     for (i, call) in calls {
         let reply = sync::block_on(call).expect("answered");
         assert_eq!(number(&reply), i);
-        assert!(reply.data.len() == (i % 50) as usize * 100 && reply.data.iter().all(|byte| *byte == i as u8));
+        assert!(
+            reply.data.len() == (i % 50) as usize * 100
+                && reply.data.iter().all(|byte| *byte == i as u8)
+        );
     }
     wait_until("all recorded", || log.recorded.lock().expect("no panic").len() >= 3000);
     assert!(log.recorded.lock().expect("no panic").iter().copied().eq(0..3000));
@@ -59,7 +68,10 @@ fn a_cut_while_idle_resumes() {
     // From the accepting side too: its calls wait for the client to come back.
     let back = log.connections.lock().expect("no panic")[0].clone();
     proxy.cut();
-    assert_eq!(&call(&back, message(ECHO, b"to the client")).expect("answered").front[..], b"to the client");
+    assert_eq!(
+        &call(&back, message(ECHO, b"to the client")).expect("answered").front[..],
+        b"to the client"
+    );
     assert_eq!(seen.count("Down"), 6);
     assert_eq!((seen.count("Reset"), log.opened.load(SeqCst), log.closed.load(SeqCst)), (0, 1, 0));
 }
@@ -94,9 +106,11 @@ fn a_storm_of_reconnects_loses_nothing_and_takes_no_seat_of_others() {
     let (log, seen) = (Arc::new(Log::default()), Arc::new(Log::default()));
     let listener = listen_with(&server.handle(), &log, |config| config.connections_max = CLIENTS);
     let proxy = Proxy::start(listener.local_addr(), |_| usize::MAX);
-    let connections: Vec<_> = (0..CLIENTS).map(|_| connect(&client.handle(), proxy.addr, &seen)).collect();
+    let connections: Vec<_> =
+        (0..CLIENTS).map(|_| connect(&client.handle(), proxy.addr, &seen)).collect();
     for round in 0..5 {
-        let calls: Vec<_> = connections.iter().map(|each| each.call(numbered(ECHO, round), LONG)).collect();
+        let calls: Vec<_> =
+            connections.iter().map(|each| each.call(numbered(ECHO, round), LONG)).collect();
         proxy.cut();
         for call in calls {
             assert_eq!(number(&sync::block_on(call).expect("answered")), round);
@@ -105,7 +119,8 @@ fn a_storm_of_reconnects_loses_nothing_and_takes_no_seat_of_others() {
     assert_eq!(listener.sessions(), CLIENTS as usize);
     assert_eq!(seen.count("Reset"), 0);
     // there is no room for another one, which is told so, and comes in as soon as one goes
-    let (late, told) = (ConnectConfig::new(listener.local_addr(), CLUSTER, "late"), Arc::new(Log::default()));
+    let (late, told) =
+        (ConnectConfig::new(listener.local_addr(), CLUSTER, "late"), Arc::new(Log::default()));
     let factory = TestService::factory(&told);
     let late = client.handle().connect(0, late, move |worker| factory(worker));
     wait_until("told why", || told.count("ms_connections_max") == 1);
@@ -139,8 +154,9 @@ fn a_restarted_server_resets_the_session() {
 fn a_forgotten_session_is_reset() {
     let (server, client) = (runtime("server", 1), runtime("client", 1));
     let (log, seen) = (Arc::new(Log::default()), Arc::new(Log::default()));
-    let listener =
-        listen_with(&server.handle(), &log, |config| config.session.forget_after = Duration::from_millis(20));
+    let listener = listen_with(&server.handle(), &log, |config| {
+        config.session.forget_after = Duration::from_millis(20)
+    });
     let proxy = Proxy::start(listener.local_addr(), |_| usize::MAX);
     let mut config = ConnectConfig::new(proxy.addr, CLUSTER, "client");
     config.session.backoff_min = Duration::from_millis(500);

@@ -1,5 +1,5 @@
-//! 10,000 connections that do nothing. Alone in its process, whose memory it watches; the clients are another process,
-//! so that neither needs more than half of the descriptors.
+//! 10,000 connections that do nothing. Alone in its process, whose memory it watches; the clients
+//! are another process, so that neither needs more than half of the descriptors.
 
 #[path = "common/basics.rs"]
 mod basics;
@@ -35,14 +35,18 @@ fn raise_limit() {
     let (before, wanted) = (getrlimit(Resource::Nofile), IDLE + 500);
     if before.current.is_some_and(|now| now < wanted) {
         let maximum = before.maximum.map(|most| most.max(wanted));
-        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })
-            .unwrap_or_else(|error| panic!("{wanted} open files are needed: raise `ulimit -Hn` or be root: {error}"));
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).unwrap_or_else(
+            |error| {
+                panic!("{wanted} open files are needed: raise `ulimit -Hn` or be root: {error}")
+            },
+        );
     }
 }
 
 /// The process of the clients: connects, says so, and stays until its input ends.
 fn be_clients(server: SocketAddr) {
-    let sockets: Vec<_> = (0..IDLE).map(|cookie| raw::greeted(server, CLUSTER, cookie.into())).collect();
+    let sockets: Vec<_> =
+        (0..IDLE).map(|cookie| raw::greeted(server, CLUSTER, cookie.into())).collect();
     println!("\n{READY}");
     let _ = std::io::stdin().read(&mut [0]);
     drop(sockets);
@@ -54,13 +58,15 @@ fn ten_thousand_idle_connections_cost_little_and_slow_nobody_down() {
     if let Ok(server) = std::env::var(SERVER) {
         return be_clients(server.parse().expect("an address"));
     }
-    // Under `shared` each socket is in the epoll set of every worker; under `lcam` every placement looks at all of them.
+    // Under `shared` each socket is in the epoll set of every worker; under `lcam` every placement
+    // looks at all of them.
     [Mapping::CoreAffine, Mapping::Shared, Mapping::Lcam].into_iter().for_each(with_many_idle);
 }
 
 fn with_many_idle(mapping: Mapping) {
     let (server, client) = (runtime("server", 2), runtime("client", 1));
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    let mut config =
+        ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
     config.connections_max = IDLE as u32 + 1;
     config.placement.mapping = mapping;
     config.placement.interval = Duration::from_millis(100);
@@ -71,7 +77,11 @@ fn with_many_idle(mapping: Mapping) {
     assert!(call(&live, message(ECHO, b"")).is_ok());
     let before = memory::resident_bytes();
     let mut clients = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "ten_thousand_idle_connections_cost_little_and_slow_nobody_down", "--nocapture"])
+        .args([
+            "--exact",
+            "ten_thousand_idle_connections_cost_little_and_slow_nobody_down",
+            "--nocapture",
+        ])
         .env(SERVER, listener.local_addr().to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,4 +1,5 @@
-//! All six mappings over one connection code: order, progress, live switches, connections that come and go, ends.
+//! All six mappings over one connection code: order, progress, live switches, connections that come
+//! and go, ends.
 
 #[path = "common/basics.rs"]
 mod basics;
@@ -40,9 +41,16 @@ impl Book {
     /// Every connection's notes are 0, 1, 2 ...
     fn check_order(&self) {
         for (connection, notes) in self.notes.lock().expect("no panic").iter() {
-            assert!(notes.iter().copied().eq(0..notes.len() as u64), "connection {connection} is out of order");
+            assert!(
+                notes.iter().copied().eq(0..notes.len() as u64),
+                "connection {connection} is out of order"
+            );
         }
-        assert_eq!(self.overlaps.load(SeqCst), 0, "two workers were in the handler of one connection");
+        assert_eq!(
+            self.overlaps.load(SeqCst),
+            0,
+            "two workers were in the handler of one connection"
+        );
     }
 }
 
@@ -56,7 +64,13 @@ impl Service for Recorder {
         }
         match message.kind {
             NOTE => {
-                self.0.notes.lock().expect("no panic").entry(id).or_default().push(number(&message));
+                self.0
+                    .notes
+                    .lock()
+                    .expect("no panic")
+                    .entry(id)
+                    .or_default()
+                    .push(number(&message));
                 let mut workers = self.0.workers.lock().expect("no panic");
                 let seen = workers.entry(id).or_default();
                 if !seen.contains(&worker.index()) {
@@ -64,9 +78,15 @@ impl Service for Recorder {
                 }
             }
             ELSEWHERE => {
-                let (connection, to) = (connection.clone(), (worker.index() + 1) % worker.handle().workers());
+                let (connection, to) =
+                    (connection.clone(), (worker.index() + 1) % worker.handle().workers());
                 worker.handle().spawn_on(to, move |_| async move {
-                    connection.reply(&message, ELSEWHERE, message.front.clone(), message.data.clone());
+                    connection.reply(
+                        &message,
+                        ELSEWHERE,
+                        message.front.clone(),
+                        message.data.clone(),
+                    );
                 });
             }
             PANIC => {
@@ -94,25 +114,34 @@ fn placement(mapping: Mapping) -> PlacementConfig {
 
 fn serve(runtime: &Runtime, mapping: Mapping) -> (Listener, Arc<Book>) {
     let book = Arc::<Book>::default();
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    let mut config =
+        ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
     config.local_sockets = false; // transport.rs has the other kind
     config.placement = placement(mapping);
     let for_services = Arc::clone(&book);
-    let listener = runtime.handle().listen(config, move |_| Rc::new(Recorder(Arc::clone(&for_services))));
+    let listener =
+        runtime.handle().listen(config, move |_| Rc::new(Recorder(Arc::clone(&for_services))));
     (listener.expect("listens"), book)
 }
 
 fn dial(client: &Runtime, listener: &Listener, lane: u16) -> Connection {
-    let to = ConnectConfig { lane, ..ConnectConfig::new(listener.local_addr(), CLUSTER, format!("client-{lane}")) };
-    client.handle().connect(usize::from(lane) % client.handle().workers(), to, |_| Rc::new(NoService))
+    let to = ConnectConfig {
+        lane,
+        ..ConnectConfig::new(listener.local_addr(), CLUSTER, format!("client-{lane}"))
+    };
+    client
+        .handle()
+        .connect(usize::from(lane) % client.handle().workers(), to, |_| Rc::new(NoService))
 }
 
-/// Sends notes and calls over all connections, from workers of the client, and waits until all calls are answered.
+/// Sends notes and calls over all connections, from workers of the client, and waits until all
+/// calls are answered.
 fn load(connections: &[Connection], from: u64, notes: u64) {
     for number in from..from + notes {
         connections.iter().for_each(|connection| connection.send(numbered(NOTE, number)));
         if number % 64 == 0 {
-            let calls: Vec<_> = connections.iter().map(|c| c.call(numbered(ELSEWHERE, number), LONG)).collect();
+            let calls: Vec<_> =
+                connections.iter().map(|c| c.call(numbered(ELSEWHERE, number), LONG)).collect();
             for call in calls {
                 assert_eq!(self::number(&sync::block_on(call).expect("answered")), number);
             }
@@ -132,7 +161,8 @@ fn every_mapping_keeps_the_order_of_each_connection() {
         let stats = listener.connections();
         assert_eq!(stats.len(), 5);
         for connection in &stats {
-            let messages: u64 = connection.attachments.iter().map(|attachment| attachment.messages).sum();
+            let messages: u64 =
+                connection.attachments.iter().map(|attachment| attachment.messages).sum();
             assert_eq!(messages, 1500 + 1500_u64.div_ceil(64), "{mapping}");
             assert!(connection.bytes() > 0 && connection.state == ConnState::Up);
             let workers = connection.workers.len();
@@ -144,10 +174,18 @@ fn every_mapping_keeps_the_order_of_each_connection() {
                 Mapping::Lcam => assert!((1..=3).contains(&workers), "{mapping}"),
             }
             if matches!(mapping, Mapping::RoundRobin | Mapping::CoreAffine) {
-                assert_eq!((connection.lock_wait_ns(), connection.attachments.len()), (0, 1), "{mapping}");
+                assert_eq!(
+                    (connection.lock_wait_ns(), connection.attachments.len()),
+                    (0, 1),
+                    "{mapping}"
+                );
             }
             if mapping == Mapping::Handoff {
-                assert_eq!(connection.lock_wait_ns(), 0, "no worker waits for another: {connection:?}");
+                assert_eq!(
+                    connection.lock_wait_ns(),
+                    0,
+                    "no worker waits for another: {connection:?}"
+                );
             }
         }
     }
@@ -164,7 +202,8 @@ fn large_messages_go_through_every_mapping() {
             .flat_map(|len| connections.iter().map(move |connection| (len, connection)))
             .map(|(len, connection)| {
                 let data: Bytes = (0..len).map(|i| (i * 7 % 251) as u8).collect::<Vec<_>>().into();
-                let message = Message::new(TrafficClass::Client, ELSEWHERE, Bytes::new(), data.clone());
+                let message =
+                    Message::new(TrafficClass::Client, ELSEWHERE, Bytes::new(), data.clone());
                 (data, connection.call(message, LONG))
             })
             .collect();
@@ -213,7 +252,11 @@ fn live_switches_lose_nothing_and_keep_the_order() {
     assert_eq!(server.handle().stats().total().reconnects, 0);
     let bad = PlacementConfig { lock_threshold: 2.0, ..PlacementConfig::default() };
     assert_eq!(listener.set_placement(bad), Err(MappingError::Threshold(2.0)));
-    assert_eq!(listener.placement().mapping, Mapping::CoreAffine, "a refused setting changes nothing");
+    assert_eq!(
+        listener.placement().mapping,
+        Mapping::CoreAffine,
+        "a refused setting changes nothing"
+    );
 }
 
 /// The seats follow what was ordered, and those that left can come back.
@@ -242,20 +285,27 @@ fn seats_come_and_go_with_the_mapping() {
         }
         listener.set_placement(placement(Mapping::RoundRobin)).expect("allowed");
         wait_until("the first in turn", || seated() == [0]);
-        // an idle connection contends with nobody, so that as printed the algorithm gives it everyone
+        // an idle connection contends with nobody, so that as printed the algorithm gives it
+        // everyone
         listener.set_placement(placement(Mapping::Lcam)).expect("allowed");
         wait_until("all seats", || seated() == [0, 1, 2, 3]);
         assert!(call(&connection, message(ECHO, b"")).is_ok());
         listener.set_placement(placement(Mapping::CoreAffine)).expect("allowed");
     }
     let stats = &listener.connections()[0];
-    assert_eq!((stats.name.as_str(), stats.lane, stats.peer.ip()), ("client-2", 2, listener.local_addr().ip()));
+    assert_eq!(
+        (stats.name.as_str(), stats.lane, stats.peer.ip()),
+        ("client-2", 2, listener.local_addr().ip())
+    );
 }
 
-/// A connection that always has more to read stops no other, under any mapping, even with one worker for both.
+/// A connection that always has more to read stops no other, under any mapping, even with one
+/// worker for both.
 #[test]
 fn a_heavy_connection_starves_no_light_one() {
-    for (workers, mapping) in Mapping::ALL.into_iter().flat_map(|mapping| [(1, mapping), (2, mapping)]) {
+    for (workers, mapping) in
+        Mapping::ALL.into_iter().flat_map(|mapping| [(1, mapping), (2, mapping)])
+    {
         let (server, client) = (runtime("server", workers), runtime("client", 2));
         let (listener, book) = serve(&server, mapping);
         let (heavy, light) = (dial(&client, &listener, 0), dial(&client, &listener, 1));
@@ -265,7 +315,17 @@ fn a_heavy_connection_starves_no_light_one() {
                 let data = Bytes::from(vec![1; 20_000]);
                 while !done.load(SeqCst) {
                     let calls: Vec<_> = (0..200)
-                        .map(|_| heavy.call(Message::new(TrafficClass::Client, ECHO, Bytes::new(), data.clone()), LONG))
+                        .map(|_| {
+                            heavy.call(
+                                Message::new(
+                                    TrafficClass::Client,
+                                    ECHO,
+                                    Bytes::new(),
+                                    data.clone(),
+                                ),
+                                LONG,
+                            )
+                        })
                         .collect();
                     for call in calls {
                         sync::block_on(call).expect("answered");
@@ -275,7 +335,11 @@ fn a_heavy_connection_starves_no_light_one() {
             });
             wait_until("the flood", || answered.load(SeqCst) > 0);
             for i in 0..50 {
-                assert_eq!(number(&call(&light, numbered(ECHO, i)).expect("answered")), i, "{mapping}");
+                assert_eq!(
+                    number(&call(&light, numbered(ECHO, i)).expect("answered")),
+                    i,
+                    "{mapping}"
+                );
             }
             let before = answered.load(SeqCst);
             wait_until("the heavy connection goes on too", || answered.load(SeqCst) > before);
@@ -297,12 +361,16 @@ fn a_panic_closes_one_connection_under_every_mapping() {
             assert!(call(&good, message(ECHO, b"")).is_ok(), "{mapping}");
             assert!(call(&bad, message(ECHO, b"a new incarnation")).is_ok(), "{mapping}");
         }
-        assert_eq!((book.closed.load(SeqCst), server.handle().stats().total().panics), (1, 1), "{mapping}");
+        assert_eq!(
+            (book.closed.load(SeqCst), server.handle().stats().total().panics),
+            (1, 1),
+            "{mapping}"
+        );
     }
 }
 
-/// The server stops while requests are in its workers and replies on their way: nobody waits for ever, and the client
-/// goes on with whoever comes next.
+/// The server stops while requests are in its workers and replies on their way: nobody waits for
+/// ever, and the client goes on with whoever comes next.
 #[test]
 fn a_stop_with_work_in_flight_is_clean() {
     for mapping in Mapping::ALL {
@@ -310,7 +378,9 @@ fn a_stop_with_work_in_flight_is_clean() {
         let (listener, book) = serve(&server, mapping);
         let connections: Vec<_> = (0..4).map(|lane| dial(&client, &listener, lane)).collect();
         load(&connections, 0, 1);
-        let calls: Vec<_> = (0..400).map(|i| connections[i % 4].call(numbered(ELSEWHERE, i as u64), LONG)).collect();
+        let calls: Vec<_> = (0..400)
+            .map(|i| connections[i % 4].call(numbered(ELSEWHERE, i as u64), LONG))
+            .collect();
         drop(listener);
         server.shutdown();
         assert_eq!((book.opened.load(SeqCst), book.closed.load(SeqCst)), (4, 4), "{mapping}");
@@ -323,8 +393,9 @@ fn a_stop_with_work_in_flight_is_clean() {
     }
 }
 
-/// Connections by the thousand, opened, used and closed while a placement every few milliseconds and switches of the
-/// mapping move seats. Every session that began ends, and nothing is left behind.
+/// Connections by the thousand, opened, used and closed while a placement every few milliseconds
+/// and switches of the mapping move seats. Every session that began ends, and nothing is left
+/// behind.
 #[test]
 fn connections_come_and_go_while_they_are_placed() {
     const ROUNDS: usize = 24;
@@ -333,8 +404,10 @@ fn connections_come_and_go_while_they_are_placed() {
     let (listener, book) = serve(&server, Mapping::Lcam);
     for round in 0..ROUNDS {
         let mapping = Mapping::ALL[round % Mapping::ALL.len()];
-        let connections: Vec<_> = (0..EACH).map(|lane| dial(&client, &listener, lane as u16)).collect();
-        let calls: Vec<_> = connections.iter().map(|c| c.call(numbered(ELSEWHERE, round as u64), LONG)).collect();
+        let connections: Vec<_> =
+            (0..EACH).map(|lane| dial(&client, &listener, lane as u16)).collect();
+        let calls: Vec<_> =
+            connections.iter().map(|c| c.call(numbered(ELSEWHERE, round as u64), LONG)).collect();
         listener.set_placement(placement(mapping)).expect("allowed");
         connections.iter().for_each(|connection| connection.send(numbered(NOTE, 0)));
         for call in calls {
@@ -351,8 +424,8 @@ fn connections_come_and_go_while_they_are_placed() {
     assert_eq!(server.handle().stats().total().panics, 0);
 }
 
-/// What a handler hands over to the worker that owns the work arrives there in order, whichever worker read it, and
-/// also when that worker is sometimes the reader itself.
+/// What a handler hands over to the worker that owns the work arrives there in order, whichever
+/// worker read it, and also when that worker is sometimes the reader itself.
 #[test]
 fn work_handed_over_keeps_the_order_of_its_connection() {
     struct Owner(Arc<Mutex<HashMap<u64, Vec<u64>>>>);
@@ -373,11 +446,13 @@ fn work_handed_over_keeps_the_order_of_its_connection() {
 
     let (server, client) = (runtime("server", 3), runtime("client", 2));
     let notes = Arc::<Mutex<HashMap<u64, Vec<u64>>>>::default();
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    let mut config =
+        ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
     config.local_sockets = false; // transport.rs has the other kind
     config.placement = placement(Mapping::Shared);
     let for_services = Arc::clone(&notes);
-    let listener = server.handle().listen(config, move |_| Rc::new(Owner(Arc::clone(&for_services))));
+    let listener =
+        server.handle().listen(config, move |_| Rc::new(Owner(Arc::clone(&for_services))));
     let listener = listener.expect("listens");
     let connections: Vec<_> = (0..3).map(|lane| dial(&client, &listener, lane)).collect();
     for number in 0..6000 {
@@ -387,7 +462,9 @@ fn work_handed_over_keeps_the_order_of_its_connection() {
             listener.set_placement(placement(mapping)).expect("allowed");
         }
     }
-    wait_until("all notes", || notes.lock().expect("no panic").values().map(Vec::len).sum::<usize>() == 3 * 6000);
+    wait_until("all notes", || {
+        notes.lock().expect("no panic").values().map(Vec::len).sum::<usize>() == 3 * 6000
+    });
     for notes in notes.lock().expect("no panic").values() {
         assert!(notes.iter().copied().eq(0..6000), "out of order");
     }

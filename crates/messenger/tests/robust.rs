@@ -35,7 +35,13 @@ fn closed(stream: &mut TcpStream) {
         match stream.read(&mut chunk) {
             Ok(0) => return,
             Ok(_) => {}
-            Err(error) => return assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "it is still open"),
+            Err(error) => {
+                return assert_ne!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock,
+                    "it is still open"
+                );
+            }
         }
     }
 }
@@ -64,7 +70,8 @@ fn handshakes_and_frames_that_never_end_are_cut() {
     assert_eq!(runtime.handle().stats().total().handshake_errors, 1);
 
     let mut endless = raw::greeted(listener.local_addr(), CLUSTER, 2);
-    let request = Message::new(TrafficClass::Client, ECHO, Bytes::new(), Bytes::from(vec![7; 1 << 20]));
+    let request =
+        Message::new(TrafficClass::Client, ECHO, Bytes::new(), Bytes::from(vec![7; 1 << 20]));
     let beginning = frames::frame(1, Message { id: 1, ..request })[..2000].to_vec();
     endless.write_all(&beginning).expect("sent");
     let dripping = endless.try_clone().expect("a descriptor");
@@ -84,7 +91,9 @@ fn sockets_that_keep_silent_keep_nobody_out() {
         config.greetings_max = AT_ONCE;
         config.session.handshake_max = LONG;
     });
-    let crowd = |size: usize| (0..size).map(|_| TcpStream::connect(listener.local_addr()).expect("accepts"));
+    let crowd = |size: usize| {
+        (0..size).map(|_| TcpStream::connect(listener.local_addr()).expect("accepts"))
+    };
     let mut silent: Vec<_> = crowd(4 * AT_ONCE).collect();
     let good = connect(&client.handle(), listener.local_addr(), &Arc::default());
     assert!(call(&good, message(ECHO, b"")).is_ok());
@@ -134,7 +143,10 @@ fn an_idle_peer_that_lives_is_asked_and_stays() {
     assert!(call(&lives, message(ECHO, b"")).is_ok());
     let before = client.handle().stats().total().frames_out;
     wait_until("pings are answered", || client.handle().stats().total().frames_out > before + 10);
-    assert_eq!((seen.count("Down"), client.handle().stats().total().reconnects, listener.sessions()), (0, 0, 1));
+    assert_eq!(
+        (seen.count("Down"), client.handle().stats().total().reconnects, listener.sessions()),
+        (0, 0, 1)
+    );
 }
 
 /// Keeps requests without answering, those apart that say `now`.
@@ -159,18 +171,21 @@ fn requests_beyond_the_bounds_wait_at_the_sender() {
     for by_bytes in [false, true] {
         let (server, client) = (runtime("server", 1), runtime("client", 1));
         let hoard = Arc::new(Mutex::new(Vec::new()));
-        let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+        let mut config =
+            ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
         if by_bytes {
             config.session.request_bytes_max = BOUND * 1000;
         } else {
             config.session.requests_max = BOUND;
         }
         let for_service = Arc::clone(&hoard);
-        let service = move |_: &Worker| -> Rc<dyn Service> { Rc::new(Hoard(Arc::clone(&for_service))) };
+        let service =
+            move |_: &Worker| -> Rc<dyn Service> { Rc::new(Hoard(Arc::clone(&for_service))) };
         let listener = server.handle().listen(config, service).expect("listens");
         let connection = connect(&client.handle(), listener.local_addr(), &Arc::default());
         let other = connect(&client.handle(), listener.local_addr(), &Arc::default());
-        let request = || Message::new(TrafficClass::Client, ECHO, Bytes::from_static(b"x"), data.clone());
+        let request =
+            || Message::new(TrafficClass::Client, ECHO, Bytes::from_static(b"x"), data.clone());
         let calls: Vec<_> = (0..CALLS).map(|_| connection.call(request(), LONG)).collect();
         let held = || hoard.lock().expect("no panic").len();
         wait_until("the bound is reached", || held() >= BOUND * 9 / 10);
@@ -208,7 +223,8 @@ fn garbage_at_any_place_harms_nobody_else() {
         let mut bytes = raw::hello(CLUSTER, 100 + cookie);
         for seq in 1..4 {
             let data = Bytes::from(vec![seq as u8; random.usize(0..5000)]);
-            let request = Message::new(TrafficClass::Client, ECHO, Bytes::from_static(b"front"), data);
+            let request =
+                Message::new(TrafficClass::Client, ECHO, Bytes::from_static(b"front"), data);
             bytes.extend(frames::frame(seq, Message { id: seq, ..request }));
         }
         for _ in 0..random.usize(1..4) {

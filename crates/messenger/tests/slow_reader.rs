@@ -33,7 +33,8 @@ fn a_peer_that_does_not_read_makes_nothing_grow() {
     const ASKED_BYTES: usize = 1 << 30;
     const DATA_BYTES: usize = 64 << 10;
     let (server, client) = (runtime("server", 1), runtime("client", 1));
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    let mut config =
+        ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
     config.session.pause_bytes = PAUSE_BYTES;
     let listener = server.handle().listen(config, |_| Rc::new(Echo)).expect("listens");
     let to = ConnectConfig::new(listener.local_addr(), CLUSTER, "good");
@@ -47,8 +48,12 @@ fn a_peer_that_does_not_read_makes_nothing_grow() {
     let rest = 'sending: loop {
         assert!(sent < ASKED_BYTES, "it takes everything");
         frames += 1;
-        let request =
-            Message::new(TrafficClass::Client, ECHO, Bytes::new(), Bytes::from(vec![frames as u8; DATA_BYTES]));
+        let request = Message::new(
+            TrafficClass::Client,
+            ECHO,
+            Bytes::new(),
+            Bytes::from(vec![frames as u8; DATA_BYTES]),
+        );
         let bytes = frames::frame(frames, Message { id: frames, ..request });
         let mut at = 0;
         while at < bytes.len() {
@@ -59,7 +64,9 @@ fn a_peer_that_does_not_read_makes_nothing_grow() {
         }
     };
     let grown = memory::resident_bytes().saturating_sub(before);
-    println!("{sent} bytes were taken from a peer that reads nothing; memory grew by {grown} bytes");
+    println!(
+        "{sent} bytes were taken from a peer that reads nothing; memory grew by {grown} bytes"
+    );
     // what is read before the pause, replies waiting, and what the allocator keeps
     assert!(grown < 32 * PAUSE_BYTES as u64, "{grown} bytes more");
     assert!(call(&good, message(ECHO, b"")).is_ok());

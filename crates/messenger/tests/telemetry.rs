@@ -66,7 +66,11 @@ fn workers_tell_how_they_spend_their_time() {
         assert!(worker.busy_ns <= worker.elapsed_ns, "{worker:?}");
     }
     eventually("every poll to be in a class", || {
-        handle.stats().workers.iter().all(|worker| worker.poll_classes.iter().sum::<u64>() == worker.polls)
+        handle
+            .stats()
+            .workers
+            .iter()
+            .all(|worker| worker.poll_classes.iter().sum::<u64>() == worker.polls)
     });
     let total = report.total();
     assert!(total.busy_ns > 0 && total.events_max > 0 && total.messages_in >= 400, "{total:?}");
@@ -104,7 +108,9 @@ fn locks_of_a_runtime_are_listed_with_those_of_its_users() {
     drop(mine.lock());
     load(&runtime, |done| done >= 20);
     let stats = handle.stats().locks;
-    let find = |name: &str| stats.iter().find(|lock| lock.name == name).unwrap_or_else(|| panic!("no {name}"));
+    let find = |name: &str| {
+        stats.iter().find(|lock| lock.name == name).unwrap_or_else(|| panic!("no {name}"))
+    };
     assert_eq!((find("mine").instances, find("mine").acquisitions), (1, 1));
     assert!(find("connection").acquisitions > 40);
     assert!(find("buffer pool").instances >= 1);
@@ -132,13 +138,18 @@ fn get(server: &http::HttpServer, path: &str) -> String {
 
 #[test]
 fn a_scrape_tells_of_every_runtime_under_its_own_name() {
-    let (one, two) = (runtime(true), Runtime::start(RuntimeConfig::new("other", 1)).expect("starts"));
+    let (one, two) =
+        (runtime(true), Runtime::start(RuntimeConfig::new("other", 1)).expect("starts"));
     load(&one, |done| done >= 20);
     let handles = vec![one.handle(), two.handle()];
-    let server = http::HttpServer::metrics(([127, 0, 0, 1], 0).into(), handles, String::new).expect("a port");
+    let server = http::HttpServer::metrics(([127, 0, 0, 1], 0).into(), handles, String::new)
+        .expect("a port");
     let answer = get(&server, "/metrics");
     let (head, page) = answer.split_once("\r\n\r\n").expect("a head");
-    assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("text/plain; version=0.0.4"), "{head}");
+    assert!(
+        head.starts_with("HTTP/1.1 200 OK") && head.contains("text/plain; version=0.0.4"),
+        "{head}"
+    );
     let mut named = std::collections::HashMap::new();
     for line in page.lines() {
         if let Some(rest) = line.strip_prefix("# ") {
@@ -147,13 +158,17 @@ fn a_scrape_tells_of_every_runtime_under_its_own_name() {
             named.entry(name).or_insert_with(Vec::new).push(what);
         } else {
             let name = line.split('{').next().expect("never empty");
-            let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+            let of_histogram =
+                ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
             let heads = named.get(name).or_else(|| named.get(of_histogram?));
             assert_eq!(heads.map(Vec::as_slice), Some(&["HELP", "TYPE"][..]), "{line}");
         }
     }
-    for part in ["messages_in_total{role=\"test\",worker=\"1\"}", "role=\"other\",worker=\"0\"", "lock=\"connection\""]
-    {
+    for part in [
+        "messages_in_total{role=\"test\",worker=\"1\"}",
+        "role=\"other\",worker=\"0\"",
+        "lock=\"connection\"",
+    ] {
         assert!(page.contains(part), "`{part}` is not in:\n{page}");
     }
     assert!(get(&server, "/").starts_with("HTTP/1.1 404"));
@@ -185,8 +200,15 @@ fn a_companion_is_reported_as_long_as_it_exists() {
     assert_eq!(names(), ["test", "test-other"]);
     let reports = handle.reports();
     assert_eq!((reports[0].workers.len(), reports[1].workers.len()), (2, 1));
-    assert!(reports[1].locks.iter().any(|lock| lock.name == "of the other"), "{:?}", reports[1].locks);
-    let server = http::HttpServer::metrics(([127, 0, 0, 1], 0).into(), vec![handle.clone()], || "more 1\n".into())
+    assert!(
+        reports[1].locks.iter().any(|lock| lock.name == "of the other"),
+        "{:?}",
+        reports[1].locks
+    );
+    let server =
+        http::HttpServer::metrics(([127, 0, 0, 1], 0).into(), vec![handle.clone()], || {
+            "more 1\n".into()
+        })
         .expect("a port");
     let page = get(&server, "/metrics");
     assert!(page.contains("\r\n\r\nmore 1\n# HELP "), "{page}");

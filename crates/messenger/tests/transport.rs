@@ -30,12 +30,17 @@ impl Service for Ports {
 }
 
 /// A listener, and the ports of its peers: 0 of those that came through a Unix socket.
-fn listen_with(handle: &Handle, change: impl FnOnce(&mut ListenConfig)) -> (Listener, Arc<Mutex<Vec<u16>>>) {
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+fn listen_with(
+    handle: &Handle,
+    change: impl FnOnce(&mut ListenConfig),
+) -> (Listener, Arc<Mutex<Vec<u16>>>) {
+    let mut config =
+        ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
     change(&mut config);
     let ports = Arc::<Mutex<Vec<u16>>>::default();
     let for_services = Arc::clone(&ports);
-    let listener = handle.listen(config, move |_| Rc::new(Ports(Arc::clone(&for_services)))).expect("listens");
+    let listener =
+        handle.listen(config, move |_| Rc::new(Ports(Arc::clone(&for_services)))).expect("listens");
     (listener, ports)
 }
 
@@ -73,7 +78,11 @@ fn both_carry_small_and_large_messages_under_every_mapping() {
                 echo(&connection, len);
             }
             let came = ports.lock().expect("no panic").clone();
-            assert_eq!(came.iter().map(|port| *port == 0).collect::<Vec<_>>(), [local], "{mapping:?}");
+            assert_eq!(
+                came.iter().map(|port| *port == 0).collect::<Vec<_>>(),
+                [local],
+                "{mapping:?}"
+            );
             client.shutdown();
             server.shutdown();
         }
@@ -88,12 +97,18 @@ fn many_messages_at_once_fill_the_socket_both_ways() {
         let connection = connect(&client, &listener);
         let calls: Vec<_> = (0..200u8)
             .map(|n| {
-                connection.call(Message::new(TrafficClass::Client, ECHO, Bytes::new(), vec![n; 100_000].into()), LONG)
+                connection.call(
+                    Message::new(TrafficClass::Client, ECHO, Bytes::new(), vec![n; 100_000].into()),
+                    LONG,
+                )
             })
             .collect();
         for (n, call) in (0..200u8).zip(calls) {
             let reply = sync::block_on(call).expect("answered");
-            assert!(reply.data.len() == 100_000 && reply.data.iter().all(|byte| *byte == n), "reply {n}");
+            assert!(
+                reply.data.len() == 100_000 && reply.data.iter().all(|byte| *byte == n),
+                "reply {n}"
+            );
         }
         client.shutdown();
         server.shutdown();
@@ -133,7 +148,9 @@ fn a_name_that_is_taken_leaves_tcp() {
 }
 
 fn free_address() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port")
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .expect("a port")
 }
 
 #[test]
@@ -169,18 +186,24 @@ fn lent_bytes_in(runtime: &Runtime) -> u64 {
 fn data_in_buffers_is_lent_both_ways_if_both_ends_want_that() {
     for (server_shares, client_shares) in [(true, true), (true, false), (false, true)] {
         let start = |name, shared_memory| {
-            Runtime::start(RuntimeConfig { shared_memory, ..RuntimeConfig::new(name, 1) }).expect("starts")
+            Runtime::start(RuntimeConfig { shared_memory, ..RuntimeConfig::new(name, 1) })
+                .expect("starts")
         };
         let (server, client) = (start("server", server_shares), start("client", client_shares));
         let (listener, _) = listen_with(&server.handle(), |_| {});
         let connection = connect(&client, &listener);
         for len in [0, 1, 4096, 8192, 70_001, 1 << 20, 9_000_001] {
             let data = client.handle().pools().pool(0).copy_of(&vec![len as u8; len]);
-            let request = Message::new(TrafficClass::Client, ECHO, Bytes::from_static(b"f"), data.clone());
-            assert!(call(&connection, request).expect("answered").data == data, "{len} bytes came back different");
+            let request =
+                Message::new(TrafficClass::Client, ECHO, Bytes::from_static(b"f"), data.clone());
+            assert!(
+                call(&connection, request).expect("answered").data == data,
+                "{len} bytes came back different"
+            );
         }
         // What the server answers with lies in the client's memory, not in its own.
-        let lent = if server_shares && client_shares { 8192 + 70_001 + (1 << 20) + 9_000_001 } else { 0 };
+        let lent =
+            if server_shares && client_shares { 8192 + 70_001 + (1 << 20) + 9_000_001 } else { 0 };
         assert_eq!((lent_bytes_in(&server), lent_bytes_in(&client)), (lent, 0));
         client.shutdown();
         server.shutdown();

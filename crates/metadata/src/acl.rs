@@ -136,7 +136,8 @@ impl Acl {
         if value.len() > ACL_BYTES_MAX {
             return Err(AclError::TooLong);
         }
-        let (version, rest) = value.split_first_chunk::<HEADER_BYTES>().ok_or(AclError::Malformed)?;
+        let (version, rest) =
+            value.split_first_chunk::<HEADER_BYTES>().ok_or(AclError::Malformed)?;
         let (entries, rest) = rest.as_chunks::<ENTRY_BYTES>();
         if u32::from_le_bytes(*version) != VERSION || !rest.is_empty() {
             return Err(AclError::Malformed);
@@ -159,13 +160,17 @@ impl Acl {
 
     /// The nine bits that the mode of its file has.
     pub fn access_bits(&self) -> u32 {
-        let bits = |entry: &Entry| shift_of(entry.tag, self.has_mask()).map(|shift| entry.permissions << shift);
+        let bits = |entry: &Entry| {
+            shift_of(entry.tag, self.has_mask()).map(|shift| entry.permissions << shift)
+        };
         self.entries.iter().filter_map(bits).fold(0, |all, bits| all | bits)
     }
 
     /// Does it say no more than these nine bits? Such a list need not be kept.
     pub fn is_mode_alone(&self) -> bool {
-        self.entries.iter().all(|entry| matches!(entry.tag, Tag::UserObj | Tag::GroupObj | Tag::Other))
+        self.entries
+            .iter()
+            .all(|entry| matches!(entry.tag, Tag::UserObj | Tag::GroupObj | Tag::Other))
     }
 
     /// What chmod makes of it: the entries that are the mode's become so.

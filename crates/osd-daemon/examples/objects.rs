@@ -1,5 +1,5 @@
-//! Object I/O without a mount: a whole cluster in this process, a client of it, and objects that are put, listed, read
-//! and removed.
+//! Object I/O without a mount: a whole cluster in this process, a client of it, and objects that
+//! are put, listed, read and removed.
 //!
 //! `cargo run -p osd-daemon --example objects`
 
@@ -19,14 +19,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     // Returns when three OSDs, the monitor and the metadata service answer.
     let cluster = roles::start(&Config::new(settings)?, None, &Arc::new(AtomicBool::new(false)))?;
-    let monitor = cluster.addresses().find(|(role, _)| role == "monitor").map(|(_, addr)| addr.to_string());
+    let monitor =
+        cluster.addresses().find(|(role, _)| role == "monitor").map(|(_, addr)| addr.to_string());
     let monitor = monitor.ok_or("the cluster has a monitor")?;
     println!("a cluster in {} with its monitor at {monitor}", dir.path().display());
 
     // One session: it is renewed while the client lives, and fenced if its process dies.
     let client = Client::connect(ClientConfig::new(&monitor, "example"))?;
-    let (pool, info) = client.map()?.pool_named("data").map(|(id, pool)| (id, pool.clone())).ok_or("no pool")?;
-    println!("pool {:?} keeps {} data and {} parity shards", info.name, info.profile.k(), info.profile.m());
+    let (pool, info) =
+        client.map()?.pool_named("data").map(|(id, pool)| (id, pool.clone())).ok_or("no pool")?;
+    println!(
+        "pool {:?} keeps {} data and {} parity shards",
+        info.name,
+        info.profile.k(),
+        info.profile.m()
+    );
 
     // A put replaces what was there, whole: readers see the old or the new.
     let content = vec![b'x'; 3 << 20];

@@ -72,12 +72,16 @@ pub fn find(config: &Config, cancel: &AtomicBool) -> Result<Addresses, AddressEr
         None => lookup.told("mds_listen", &config.mds_listen, MDS_PORT)?,
     };
     let mds_advertise = config.mds_advertise.as_ref().filter(|_| config.roles.contains(&Role::Mds));
-    let mds_advertise = mds_advertise.map(|address| lookup.told("mds_advertise", address, 0)).transpose()?;
+    let mds_advertise =
+        mds_advertise.map(|address| lookup.told("mds_advertise", address, 0)).transpose()?;
     let osd = |OsdPlace { id, listen, advertise }: &OsdPlace| {
         Ok(OsdAddresses {
             id: *id,
             listen: lookup.told("osd_listen", listen, OSD_PORT)?,
-            advertise: advertise.as_ref().map(|address| lookup.told("osd_advertise", address, 0)).transpose()?,
+            advertise: advertise
+                .as_ref()
+                .map(|address| lookup.told("osd_advertise", address, 0))
+                .transpose()?,
         })
     };
     let osds = config.osds.iter().map(osd).collect::<Result<_, AddressError>>()?;
@@ -104,7 +108,12 @@ impl Lookup<'_> {
     }
 
     /// All addresses of a name.
-    fn all(&self, key: &'static str, address: &HostPort, port: u16) -> Result<Vec<SocketAddr>, AddressError> {
+    fn all(
+        &self,
+        key: &'static str,
+        address: &HostPort,
+        port: u16,
+    ) -> Result<Vec<SocketAddr>, AddressError> {
         let mut is_first = true;
         loop {
             match address.resolve(port) {
@@ -123,7 +132,12 @@ impl Lookup<'_> {
     }
 
     /// The first address of a name that others are told, or that is listened on.
-    fn told(&self, key: &'static str, address: &HostPort, port: u16) -> Result<SocketAddr, AddressError> {
+    fn told(
+        &self,
+        key: &'static str,
+        address: &HostPort,
+        port: u16,
+    ) -> Result<SocketAddr, AddressError> {
         let found = self.all(key, address, port)?[0];
         if address.is_name() && found.ip().is_loopback() && address.host() != "localhost" {
             let ip = found.ip();
@@ -153,9 +167,11 @@ mod tests {
     use crate::config::Settings;
 
     fn found(words: &[(&str, &str)]) -> Addresses {
-        let set =
-            |settings: Settings, (key, value): &(&str, &str)| Settings::from_words(key, value).expect(key).or(settings);
-        let config = Config::new(words.iter().fold(Settings::default(), set)).expect("a configuration");
+        let set = |settings: Settings, (key, value): &(&str, &str)| {
+            Settings::from_words(key, value).expect(key).or(settings)
+        };
+        let config =
+            Config::new(words.iter().fold(Settings::default(), set)).expect("a configuration");
         find(&config, &AtomicBool::new(true)).expect("all can be found")
     }
 
@@ -166,9 +182,15 @@ mod tests {
     #[test]
     fn ports_that_are_not_said_are_the_usual_ones() {
         let all = found(&[("monitor_addr", "127.0.0.1"), ("osd_count", "4")]);
-        assert_eq!((all.monitor, all.monitor_listen), (addr("127.0.0.1:7400"), addr("127.0.0.1:7400")));
+        assert_eq!(
+            (all.monitor, all.monitor_listen),
+            (addr("127.0.0.1:7400"), addr("127.0.0.1:7400"))
+        );
         assert_eq!((all.mds_listen, all.mds_advertise), (addr("127.0.0.1:7401"), None));
-        assert_eq!(all.osds.iter().map(|osd| osd.listen.port()).collect::<Vec<_>>(), [7410, 7411, 7412, 7413]);
+        assert_eq!(
+            all.osds.iter().map(|osd| osd.listen.port()).collect::<Vec<_>>(),
+            [7410, 7411, 7412, 7413]
+        );
     }
 
     #[test]
@@ -182,12 +204,16 @@ mod tests {
             ("osd_listen", "0.0.0.0"),
             ("osd_advertise", "10.0.0.2"),
         ]);
-        assert_eq!((all.monitor, all.monitor_listen), (addr("10.0.0.1:7000"), addr("0.0.0.0:7000")));
+        assert_eq!(
+            (all.monitor, all.monitor_listen),
+            (addr("10.0.0.1:7000"), addr("0.0.0.0:7000"))
+        );
         assert_eq!(advertised(all.mds_advertise, all.mds_listen), addr("10.0.0.1:7001"));
         assert_eq!(all.osds[0].listen, addr("0.0.0.0:7412"));
         assert_eq!(advertised(all.osds[0].advertise, all.osds[0].listen), addr("10.0.0.2:7412"));
         let several = found(&[("osd_listen", "0.0.0.0:8000"), ("osd_advertise", "10.0.0.2:9000")]);
-        let told: Vec<_> = several.osds.iter().map(|osd| advertised(osd.advertise, osd.listen)).collect();
+        let told: Vec<_> =
+            several.osds.iter().map(|osd| advertised(osd.advertise, osd.listen)).collect();
         assert_eq!(told, ["10.0.0.2:9000", "10.0.0.2:9001", "10.0.0.2:9002"].map(addr));
     }
 

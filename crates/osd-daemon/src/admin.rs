@@ -1,8 +1,8 @@
 //! The configuration of a running role: what `trefoil config` shows and changes.
 //!
-//! Contract: values are checked exactly as those of the file ([`Config::new`]), before anything changes. A role says
-//! which keys it can change while it runs; all others need a restart, and nothing is remembered of them. Changes last
-//! until the role stops: the file is the operator's.
+//! Contract: values are checked exactly as those of the file ([`Config::new`]), before anything
+//! changes. A role says which keys it can change while it runs; all others need a restart, and
+//! nothing is remembered of them. Changes last until the role stops: the file is the operator's.
 
 use crate::config::page::split_default;
 use crate::config::{Config, Settings};
@@ -26,7 +26,10 @@ pub struct Log {
 
 impl Log {
     /// The filter as it is, and what changes it.
-    pub fn new(filter: String, set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static) -> Arc<Log> {
+    pub fn new(
+        filter: String,
+        set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Arc<Log> {
         Arc::new(Log { filter: Mutex::new(filter), set: Box::new(set) })
     }
 
@@ -84,7 +87,10 @@ pub(crate) struct LiveConfig {
 impl LiveConfig {
     /// The settings that a role was started with.
     pub(crate) fn new(start: LiveStart, locks: &LockTable) -> Arc<LiveConfig> {
-        Arc::new(LiveConfig { settings: ContentionMutex::new(locks, "live settings", start.settings), log: start.log })
+        Arc::new(LiveConfig {
+            settings: ContentionMutex::new(locks, "live settings", start.settings),
+            log: start.log,
+        })
     }
 
     /// Answers a message of kind [`Kind::Admin`]; anything else gets a refusal, too.
@@ -93,14 +99,23 @@ impl LiveConfig {
             Ok(request) => self.answer(role, &request),
             Err(error) => AdminReply::Refused(error.to_string()),
         };
-        connection.reply(message, Kind::AdminReply.to_u16(), protocol::encode(&reply), Bytes::new());
+        connection.reply(
+            message,
+            Kind::AdminReply.to_u16(),
+            protocol::encode(&reply),
+            Bytes::new(),
+        );
     }
 
     fn answer<R: LiveRole>(&self, role: &R, request: &AdminRequest) -> AdminReply {
         let answer = match request {
             AdminRequest::ShowConfig => Ok(AdminReply::Settings(self.all::<R>())),
-            AdminRequest::GetConfig { key } => self.get::<R>(key).map(|setting| AdminReply::Settings(vec![setting])),
-            AdminRequest::SetConfig { key, value } => self.set(role, key, value),
+            AdminRequest::GetConfig { key } => self
+                .get::<R>(&Settings::plain_key(key))
+                .map(|setting| AdminReply::Settings(vec![setting])),
+            AdminRequest::SetConfig { key, value } => {
+                self.set(role, &Settings::plain_key(key), value)
+            }
         };
         answer.unwrap_or_else(AdminReply::Refused)
     }
@@ -130,7 +145,10 @@ impl LiveConfig {
 
     fn get<R: LiveRole>(&self, key: &str) -> Result<Setting, String> {
         Settings::check_key(key)?;
-        self.all::<R>().into_iter().find(|setting| setting.key == key).ok_or_else(|| format!("no key `{key}`"))
+        self.all::<R>()
+            .into_iter()
+            .find(|setting| setting.key == key)
+            .ok_or_else(|| format!("no key `{key}`"))
     }
 
     fn set<R: LiveRole>(&self, role: &R, key: &str, value: &str) -> Result<AdminReply, String> {
@@ -175,7 +193,9 @@ mod tests {
 
     fn live() -> (Arc<LiveConfig>, Interval) {
         let settings = Settings { osd_count: Some(5), ..Settings::default() };
-        let log = Log::new("info".into(), |filter| if filter == "bad" { Err("bad filter".into()) } else { Ok(()) });
+        let log = Log::new("info".into(), |filter| {
+            if filter == "bad" { Err("bad filter".into()) } else { Ok(()) }
+        });
         let start = LiveStart { settings, log: Some(log) };
         (LiveConfig::new(start, &LockTable::default()), Interval(Cell::new(100)))
     }
@@ -187,18 +207,31 @@ mod tests {
     #[test]
     fn what_is_live_changes_and_is_shown() {
         let (live, role) = live();
-        let AdminReply::Changed(setting) = set(&live, &role, "journal_sync_interval_ms", "20") else { panic!("no") };
-        assert_eq!((setting.value.as_str(), setting.is_default, setting.is_live), ("20", false, true));
+        let AdminReply::Changed(setting) = set(&live, &role, "journal_sync_interval_ms", "20")
+        else {
+            panic!("no")
+        };
+        assert_eq!(
+            (setting.value.as_str(), setting.is_default, setting.is_live),
+            ("20", false, true)
+        );
         assert_eq!(role.0.get(), 20);
         assert!(matches!(set(&live, &role, "log", "debug"), AdminReply::Changed(_)));
-        let AdminReply::Settings(all) = live.answer(&role, &AdminRequest::ShowConfig) else { panic!("no") };
+        let AdminReply::Settings(all) = live.answer(&role, &AdminRequest::ShowConfig) else {
+            panic!("no")
+        };
         assert_eq!(all.len(), Settings::KEYS.len());
-        let value = |key: &str| all.iter().find(|setting| setting.key == key).map(|s| (s.value.as_str(), s.is_default));
+        let value = |key: &str| {
+            all.iter().find(|setting| setting.key == key).map(|s| (s.value.as_str(), s.is_default))
+        };
         assert_eq!(value("journal_sync_interval_ms"), Some(("20", false)));
         assert_eq!(value("osd_count"), Some(("5", false)));
         assert_eq!(value("pool_k"), Some(("2", true)));
         assert_eq!(value("log"), Some(("debug", false)));
-        assert!(all.iter().all(|setting| !setting.help.is_empty() && !setting.value.is_empty()), "{all:?}");
+        assert!(
+            all.iter().all(|setting| !setting.help.is_empty() && !setting.value.is_empty()),
+            "{all:?}"
+        );
     }
 
     #[test]
@@ -217,10 +250,14 @@ mod tests {
                 other => panic!("{key} = {value}: {other:?}"),
             }
         }
-        let AdminReply::NeedsRestart(setting) = set(&live, &role, "osd_count", "7") else { panic!("no") };
+        let AdminReply::NeedsRestart(setting) = set(&live, &role, "osd_count", "7") else {
+            panic!("no")
+        };
         assert_eq!((setting.value.as_str(), setting.is_live), ("5", false));
         assert_eq!(role.0.get(), 100);
-        let AdminReply::Refused(why) = live.answer(&role, &AdminRequest::GetConfig { key: "osd_cuont".into() }) else {
+        let AdminReply::Refused(why) =
+            live.answer(&role, &AdminRequest::GetConfig { key: "osd_cuont".into() })
+        else {
             panic!("there is no such key")
         };
         assert!(why.contains("`osd_count`"), "{why}");

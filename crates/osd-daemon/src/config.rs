@@ -1,14 +1,18 @@
-//! Configuration: one set of keys, each a flag, an environment variable and a line of the TOML file.
+//! Configuration: one set of keys, each a flag, an environment variable and a line of the TOML
+//! file.
 //!
-//! Contract: a flag wins over the environment, the environment over the file, the file over the default. An unknown key
-//! is an error that names the nearest known one. Nothing here opens anything but the file.
+//! Contract: a flag wins over the environment, the environment over the file, the file over the
+//! default. An unknown key is an error that names the nearest known one. Nothing here opens
+//! anything but the file.
 
 pub mod page;
+mod throttles;
 
 use crate::osd::StoreConfig;
 use clap::{Args, ValueEnum};
 use ec_store::fullness::FullRatios;
 use ec_store::pg::shard::PgShard;
+use ec_store::throttle::Throttles;
 use messenger::RuntimeConfig;
 use messenger::address::HostPort;
 use placement::threads::{MappingError, MaxEvents, PlacementConfig};
@@ -16,6 +20,7 @@ use protocol::MONITOR_PORT;
 use protocol::monitor::{ObjectStore, PathCut};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -29,7 +34,8 @@ pub const OSD_PORT: u16 = 7410;
 const OSDS_MAX: u32 = 1000;
 /// Ten years: longer intervals are mistakes.
 const SECONDS_MAX: u64 = 10 * 366 * 86_400;
-/// The least limit of the rate of rebuilding, in bytes a second: with less a volume would not become whole.
+/// The least limit of the rate of rebuilding, in bytes a second: with less a volume would not
+/// become whole.
 const RECOVERY_BYTES_PER_SEC_MIN: u64 = 64 << 10;
 /// Of a dirty list: it stands in every checkpoint of a journal, some 20 bytes for each object.
 const DIRTY_OBJECTS_MAX: u32 = 1_000_000;
@@ -46,7 +52,8 @@ pub enum Role {
     Osd,
 }
 
-/// Declares the settings once: the struct that flags, environment and file fill, and how two of them merge.
+/// Declares the settings once: the struct that flags, environment and file fill, and how two of
+/// them merge.
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $type:ty, $env:literal;)*) => {
         /// What was set somewhere; `None` where nothing was said.
@@ -108,96 +115,141 @@ settings! {
     pool_k: u8, "TREFOIL_POOL_K";
     /// Parity shards of a new cluster's first pool, 0 to 15 [default: 1]
     pool_m: u8, "TREFOIL_POOL_M";
-    /// Striping chunk of a new cluster's first pool, in bytes, a power of two from 512 [default: 512]
+    /// Striping chunk of a new cluster's first pool, in bytes, a power of two from 512 [default:
+    /// 512]
     pool_chunk_bytes: u32, "TREFOIL_POOL_CHUNK_BYTES";
     /// Placement groups of a new cluster's first pool [default: 32]
     pool_pg_num: u32, "TREFOIL_POOL_PG_NUM";
-    /// Cores of a storage daemon: threads that each own a share of its PGs [default: CPUs / 4, at least 1]
+    /// Cores of a storage daemon: threads that each own a share of its PGs [default: CPUs / 4, at
+    /// least 1]
     osd_op_threads: u16, "TREFOIL_OSD_OP_THREADS";
-    /// Most threads for blocking disk I/O of a storage daemon, 1 to 64; each is started when work waits, and ends after 10 s
-    /// without any [default: 16]
+    /// Most threads for blocking disk I/O of a storage daemon, 1 to 64: syncs, and reads that miss
+    /// the page cache; each is started when work waits, and ends after 10 s without any [default:
+    /// 16]
+    filestore_op_threads: u16, "TREFOIL_FILESTORE_OP_THREADS";
+    /// Those of filestore_op_threads that background work takes at a time, 1 to 64: scrubs,
+    /// rebuilding, returning space; each core takes one at least [default: 1]
     osd_disk_threads: u16, "TREFOIL_OSD_DISK_THREADS";
-    /// Messenger workers of a storage daemon, osd_op_threads to 256: the first ones are its cores, the others read and
-    /// write sockets for them [default: osd_op_threads]
+    /// Messenger workers of a storage daemon, osd_op_threads to 256: the first ones are its cores,
+    /// the others read and write sockets for them [default: osd_op_threads]
     ms_workers: u16, "TREFOIL_MS_WORKERS";
-    /// Which workers serve a connection of a storage daemon: round-robin, traffic-aware, shared, lcam, handoff or
-    /// core-affine [default: core-affine]
+    /// Which workers serve a connection of a storage daemon: round-robin, traffic-aware, shared,
+    /// lcam, handoff or core-affine [default: core-affine]
     ms_mapping: String, "TREFOIL_MS_MAPPING";
-    /// Time between adjustments under traffic-aware and lcam, in milliseconds, 1 to 3600000 [default: 3000]
+    /// Time between adjustments under traffic-aware and lcam, in milliseconds, 1 to 3600000
+    /// [default: 3000]
     ms_placement_interval_ms: u64, "TREFOIL_MS_PLACEMENT_INTERVAL_MS";
-    /// Under lcam, share of that interval that a connection's workers may spend waiting for its lock, above 0 and up to
-    /// 1 [default: 0.1]
+    /// Under lcam, share of that interval that a connection's workers may spend waiting for its
+    /// lock, above 0 and up to 1 [default: 0.1]
     ms_lock_threshold: f64, "TREFOIL_MS_LOCK_THRESHOLD";
-    /// How lcam decides: as-printed (the paper's Algorithm 1) or damped (rests under a steady load) [default: as-printed]
+    /// How lcam decides: as-printed (the paper's Algorithm 1) or damped (rests under a steady load)
+    /// [default: as-printed]
     ms_lcam_rule: String, "TREFOIL_MS_LCAM_RULE";
-    /// Events that a messenger worker takes at once: auto (connections / workers, rounded up) or 1 to 65536 [default:
-    /// auto]
+    /// Events that a messenger worker takes at once: auto (connections / workers, rounded up) or 1
+    /// to 65536 [default: auto]
     ms_max_events: String, "TREFOIL_MS_MAX_EVENTS";
-    /// Buffer pools of a storage daemon, 1 to 64, each with a lock of its own; 1 is GlusterFS's old iobuf pool [default: 4]
+    /// Buffer pools of a storage daemon, 1 to 64, each with a lock of its own; 1 is GlusterFS's old
+    /// iobuf pool [default: 4]
     ms_buffer_pools: u16, "TREFOIL_MS_BUFFER_POOLS";
-    /// Microseconds for which a messenger worker of a storage daemon or of the metadata service, that has no work, looks for more before it
-    /// sleeps, while its waits are mostly that short, 0 to 10000; 0: not at all [default: 100]
+    /// Microseconds for which a messenger worker of a storage daemon or of the metadata service,
+    /// that has no work, looks for more before it sleeps, while its waits are mostly that short, 0
+    /// to 10000; 0: not at all [default: 100]
     ms_busy_poll_us: u64, "TREFOIL_MS_BUSY_POLL_US";
-    /// Most sessions that each role takes from others, those without TCP included; more are refused and told why. Not
-    /// more than the open files that the process may have; one whose data goes through shared memory takes three [default: 10000]
+    /// Most sessions that each role takes from others, those without TCP included; more are refused
+    /// and told why. Not more than the open files that the process may have; one whose data goes
+    /// through shared memory takes three [default: 10000]
     ms_connections_max: u32, "TREFOIL_MS_CONNECTIONS_MAX";
-    /// Peers on the same host come through a Unix socket, named after the address that they dial, instead of the loopback
-    /// device [default: true]
+    /// Peers on the same host come through a Unix socket, named after the address that they dial,
+    /// instead of the loopback device [default: true]
     ms_local_sockets: bool, "TREFOIL_MS_LOCAL_SOCKETS";
-    /// Data of peers that came through a Unix socket stays in memory that both processes map, instead of being copied through the socket;
-    /// of a storage daemon [default: true]
+    /// Data of peers that came through a Unix socket stays in memory that both processes map,
+    /// instead of being copied through the socket; of a storage daemon [default: true]
     ms_shared_memory: bool, "TREFOIL_MS_SHARED_MEMORY";
-    /// Time in which a connection carries nothing but pings after which it is closed until its client has something to
-    /// send, in seconds, 10 to 86400, for every role; 0: never. Connections over which something is awaited stay [default: 0]
+    /// Time in which a connection carries nothing but pings after which it is closed until its
+    /// client has something to send, in seconds, 10 to 86400, for every role; 0: never. Connections
+    /// over which something is awaited stay [default: 0]
     ms_idle_timeout_s: u64, "TREFOIL_MS_IDLE_TIMEOUT_S";
-    /// Time without a heartbeat after which a storage daemon is down, in milliseconds [default: 2000]
+    /// Time without a heartbeat after which a storage daemon is down, in milliseconds [default:
+    /// 2000]
     osd_heartbeat_grace_ms: u64, "TREFOIL_OSD_HEARTBEAT_GRACE_MS";
-    /// Time without a renewal after which a client's session is dead, in milliseconds; below 10000 a cut of some seconds may
-    /// end one, since a client counts its connection as dead after 3 s [default: 10000]
+    /// Time without a renewal after which a client's session is dead, in milliseconds; below 10000
+    /// a cut of some seconds may end one, since a client counts its connection as dead after 3 s
+    /// [default: 10000]
     session_ttl_ms: u64, "TREFOIL_SESSION_TTL_MS";
-    /// Longest time between syncs of a journal with unsynced records, in milliseconds [default: 200]
+    /// Longest time between syncs of a journal with unsynced records, in milliseconds [default:
+    /// 200]
     journal_sync_interval_ms: u64, "TREFOIL_JOURNAL_SYNC_INTERVAL_MS";
-    /// Longest time for which names and attributes that the metadata service was told and nobody fsynced may be lost with the power of its
-    /// machine, in milliseconds, 10 to 3600000 [default: 5000]
+    /// Most bytes of journalled writes of a storage daemon that wait in memory to be applied, 1 MiB
+    /// to 1 TiB; at the bound writers wait [default: 104857600]
+    filestore_queue_max_bytes: u64, "TREFOIL_FILESTORE_QUEUE_MAX_BYTES";
+    /// Most bytes of a storage daemon that wait for one sync, 1 MiB to 1 TiB: there the sync begins
+    /// before journal_sync_interval_ms, and writers wait while the one before it runs [default:
+    /// 104857600]
+    filestore_queue_committing_max_bytes: u64, "TREFOIL_FILESTORE_QUEUE_COMMITTING_MAX_BYTES";
+    /// Bytes of changes of fragment files of a storage daemon at which they begin to be written
+    /// back, 64 KiB to 1 TiB; also filestore_wbthrottle_xfs_bytes_start_flusher [default:
+    /// 134217728]
+    #[arg(alias = "filestore-wbthrottle-xfs-bytes-start-flusher")]
+    filestore_wbthrottle_bytes_start_flusher: u64, "TREFOIL_FILESTORE_WBTHROTTLE_BYTES_START_FLUSHER";
+    /// Changes at which they do, 1 to 10000000; also filestore_wbthrottle_xfs_ios_start_flusher
+    /// [default: 1000000]
+    #[arg(alias = "filestore-wbthrottle-xfs-ios-start-flusher")]
+    filestore_wbthrottle_ios_start_flusher: u64, "TREFOIL_FILESTORE_WBTHROTTLE_IOS_START_FLUSHER";
+    /// Changed files at which they do, 1 to 100000; also
+    /// filestore_wbthrottle_xfs_inodes_start_flusher [default: 10000]
+    #[arg(alias = "filestore-wbthrottle-xfs-inodes-start-flusher")]
+    filestore_wbthrottle_inodes_start_flusher: u64, "TREFOIL_FILESTORE_WBTHROTTLE_INODES_START_FLUSHER";
+    /// Longest time for which names and attributes that the metadata service was told and nobody
+    /// fsynced may be lost with the power of its machine, in milliseconds, 10 to 3600000 [default:
+    /// 5000]
     mds_sync_interval_ms: u64, "TREFOIL_MDS_SYNC_INTERVAL_MS";
-    /// Most bytes of a core's journal, and of its unapplied records in memory; at the bound writers wait [default: 512 MiB]
+    /// Most bytes of a core's journal, and of its unapplied records in memory; at the bound writers
+    /// wait [default: 512 MiB]
     journal_bytes_max: u64, "TREFOIL_JOURNAL_BYTES_MAX";
-    /// Writes that replace whole slots of so many bytes of a fragment go to free places of its file at once, and not through the
-    /// journal: a power of two from 4096 to 1048576; 0: through the journal, as all others [default: 32768, which is 64 KiB of a file
-    /// with pool_k = 2]
+    /// Writes that replace whole slots of so many bytes of a fragment go to free places of its file
+    /// at once, and not through the journal: a power of two from 4096 to 1048576; 0: through the
+    /// journal, as all others [default: 32768, which is 64 KiB of a file with pool_k = 2]
     fragment_slot_bytes: u32, "TREFOIL_FRAGMENT_SLOT_BYTES";
-    /// Share of a disk at which status warns that it is nearly full, 0.5 to 0.99 [default: 0.85, but at most the next]
+    /// Share of a disk at which status warns that it is nearly full, 0.5 to 0.99 [default: 0.85,
+    /// but at most the next]
     mon_osd_nearfull_ratio: f64, "TREFOIL_MON_OSD_NEARFULL_RATIO";
-    /// Share of a disk at which no whole shard is rebuilt onto it, 0.5 to 0.99 [default: 0.90, but at most the next]
+    /// Share of a disk at which no whole shard is rebuilt onto it, 0.5 to 0.99 [default: 0.90, but
+    /// at most the next]
     mon_osd_backfillfull_ratio: f64, "TREFOIL_MON_OSD_BACKFILLFULL_RATIO";
-    /// Share of a disk at which it counts as full and writers get ENOSPC, 0.5 to 0.99 [default: 0.95]
+    /// Share of a disk at which it counts as full and writers get ENOSPC, 0.5 to 0.99 [default:
+    /// 0.95]
     mon_osd_full_ratio: f64, "TREFOIL_MON_OSD_FULL_RATIO";
-    /// Where storage daemons keep objects: file, or memstore, which LOSES EVERYTHING when it stops and is for measuring
-    /// [default: file]
+    /// Where storage daemons keep objects: file, or memstore, which LOSES EVERYTHING when it stops
+    /// and is for measuring [default: file]
     osd_objectstore: String, "TREFOIL_OSD_OBJECTSTORE";
-    /// Most memory of a storage daemon with memstore, journals included, in bytes; then writers are told that the disk is
-    /// full [default: 1 GiB]
+    /// Most memory of a storage daemon with memstore, journals included, in bytes; then writers are
+    /// told that the disk is full [default: 1 GiB]
     memstore_bytes_max: u64, "TREFOIL_MEMSTORE_BYTES_MAX";
-    /// Where an operation stops and is answered as if it were done: none, msgr or msgr+pg. Anything but none DROPS WRITES,
-    /// is for measuring, and needs osd_objectstore = memstore [default: none]
+    /// Where an operation stops and is answered as if it were done: none, msgr or msgr+pg. Anything
+    /// but none DROPS WRITES, is for measuring, and needs osd_objectstore = memstore [default:
+    /// none]
     osd_path_cut: String, "TREFOIL_OSD_PATH_CUT";
-    /// Where `/metrics` is served over HTTP for Prometheus, of all roles of this process [default: nowhere]
+    /// Where `/metrics` is served over HTTP for Prometheus, of all roles of this process [default:
+    /// nowhere]
     http_listen: SocketAddr, "TREFOIL_HTTP_LISTEN";
     /// Count locks and the time of workers; off only to measure what that costs [default: true]
     telemetry: bool, "TREFOIL_TELEMETRY";
-    /// Time between checks of all checksums of a placement group, in seconds; 0: only when asked [default: 86400]
+    /// Time between checks of all checksums of a placement group, in seconds; 0: only when asked
+    /// [default: 86400]
     osd_scrub_min_interval_s: u64, "TREFOIL_OSD_SCRUB_MIN_INTERVAL_S";
-    /// Time between comparisons of its shards with each other, too, in seconds; 0: only when asked [default: 604800]
+    /// Time between comparisons of its shards with each other, too, in seconds; 0: only when asked
+    /// [default: 604800]
     osd_deep_scrub_interval_s: u64, "TREFOIL_OSD_DEEP_SCRUB_INTERVAL_S";
     /// Most bytes of each shard that a storage daemon's scrubs read in a second [default: 32 MiB]
     osd_scrub_bytes_per_sec: u64, "TREFOIL_OSD_SCRUB_BYTES_PER_SEC";
-    /// Most placement groups of a storage daemon that are rebuilt at a time; each core takes one at least [default: 8]
+    /// Most placement groups of a storage daemon that are rebuilt at a time; each core takes one at
+    /// least [default: 8]
     osd_recovery_max_active: u16, "TREFOIL_OSD_RECOVERY_MAX_ACTIVE";
-    /// Most bytes that a storage daemon rebuilds, or compares instead, on its disk in a second; 0: no limit. Objects that
-    /// clients write meanwhile do not wait for it [default: 0]
+    /// Most bytes that a storage daemon rebuilds, or compares instead, on its disk in a second; 0:
+    /// no limit. Objects that clients write meanwhile do not wait for it [default: 0]
     osd_recovery_max_bytes_per_sec: u64, "TREFOIL_OSD_RECOVERY_MAX_BYTES_PER_SEC";
-    /// Most objects of a placement group that are remembered of what an absent shard misses; beyond it the shard is compared
-    /// with the others as a whole when it is back [default: 10000]
+    /// Most objects of a placement group that are remembered of what an absent shard misses; beyond
+    /// it the shard is compared with the others as a whole when it is back [default: 10000]
     osd_dirty_objects_max: u32, "TREFOIL_OSD_DIRTY_OBJECTS_MAX";
     /// Log filter, as of RUST_LOG [default: info]
     log: String, "TREFOIL_LOG";
@@ -275,7 +327,11 @@ pub struct Config {
     /// Cores of a storage daemon.
     pub osd_op_threads: u16,
     /// Threads for blocking I/O of a storage daemon, at most.
+    pub filestore_op_threads: u16,
+    /// Those of them that background work takes at a time.
     pub osd_disk_threads: u16,
+    /// Bounds on what a storage daemon has not applied or synced, and when write-back begins.
+    pub throttles: Throttles,
     /// Messenger workers of a storage daemon.
     pub ms_workers: u16,
     /// Which of them serve a connection.
@@ -349,7 +405,17 @@ impl Settings {
     fn from_toml(text: &str) -> Result<Settings, String> {
         let table: toml::Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
         table.keys().try_for_each(|key| Settings::check_key(key))?;
+        if table.keys().any(|key| throttles::plain_name(key).is_some()) {
+            return throttles::with_plain_names(table)?
+                .try_into()
+                .map_err(|e: toml::de::Error| e.to_string());
+        }
         toml::from_str(text).map_err(|e: toml::de::Error| e.to_string())
+    }
+
+    /// The key by the one of its spellings that is in [`Settings::KEYS`], where it has several.
+    pub fn plain_key(key: &str) -> Cow<'_, str> {
+        throttles::plain_name(key).map_or(Cow::Borrowed(key), Cow::Owned)
     }
 
     /// Is there such a key?
@@ -357,12 +423,16 @@ impl Settings {
     /// # Errors
     /// If not: names the nearest.
     pub fn check_key(key: &str) -> Result<(), String> {
-        if Settings::KEYS.contains(&key) {
+        if Settings::KEYS.contains(&&*Settings::plain_key(key)) {
             return Ok(());
         }
-        let nearest =
-            Settings::KEYS.iter().min_by_key(|known| strsim::levenshtein(known, key)).expect("there are keys");
-        Err(format!("unknown key `{key}`; did you mean `{nearest}`? `osd-daemon --help` lists all keys"))
+        let nearest = Settings::KEYS
+            .iter()
+            .min_by_key(|known| strsim::levenshtein(known, key))
+            .expect("there are keys");
+        Err(format!(
+            "unknown key `{key}`; did you mean `{nearest}`? `osd-daemon --help` lists all keys"
+        ))
     }
 
     /// One setting, its value as in the file but that quotes may be left out.
@@ -371,13 +441,19 @@ impl Settings {
     /// When there is no such key, or the value is not of its type.
     pub fn from_words(key: &str, value: &str) -> Result<Settings, String> {
         Settings::check_key(key)?;
+        let key = &*Settings::plain_key(key);
         if value.contains(char::is_control) {
             return Err(format!("{key}: the value must be one line"));
         }
-        let quoted = toml::Table::from_iter([(key.to_owned(), toml::Value::String(value.to_owned()))]);
-        let plain = format!("{key} = {value}").parse::<toml::Table>().ok().filter(|table| table.len() == 1);
+        let quoted =
+            toml::Table::from_iter([(key.to_owned(), toml::Value::String(value.to_owned()))]);
+        let plain =
+            format!("{key} = {value}").parse::<toml::Table>().ok().filter(|table| table.len() == 1);
         let settings = plain.and_then(|table| table.try_into::<Settings>().ok());
-        settings.map_or_else(|| quoted.try_into().map_err(|e| format!("{key} = {value}: {}", e.message())), Ok)
+        settings.map_or_else(
+            || quoted.try_into().map_err(|e| format!("{key} = {value}: {}", e.message())),
+            Ok,
+        )
     }
 
     /// What was set, each with its value in a word.
@@ -398,7 +474,11 @@ impl Config {
         let mds_listen = s.mds_listen.clone().unwrap_or_else(|| loopback(MDS_PORT));
         let roles = s.roles.clone().filter(|r| !r.is_empty());
         let roles = roles.unwrap_or_else(|| vec![Role::Monitor, Role::Mds, Role::Osd]);
-        reachable("monitor_addr", &monitor_addr, "monitor_listen may be 0.0.0.0, and this is the address to dial")?;
+        reachable(
+            "monitor_addr",
+            &monitor_addr,
+            "monitor_listen may be 0.0.0.0, and this is the address to dial",
+        )?;
         if let (true, None) = (roles.contains(&Role::Mds), &s.mds_advertise) {
             reachable(
                 "mds_listen",
@@ -406,22 +486,39 @@ impl Config {
                 "set mds_advertise to the address at which others reach this machine",
             )?;
         }
-        for (key, advertise) in [("mds_advertise", &s.mds_advertise), ("osd_advertise", &s.osd_advertise)] {
-            advertise.iter().try_for_each(|address| reachable(key, address, "it must be an address to dial"))?;
+        for (key, advertise) in
+            [("mds_advertise", &s.mds_advertise), ("osd_advertise", &s.osd_advertise)]
+        {
+            advertise
+                .iter()
+                .try_for_each(|address| reachable(key, address, "it must be an address to dial"))?;
         }
         let osds = if roles.contains(&Role::Osd) { osd_places(&s, &roles)? } else { Vec::new() };
         let osd_count = in_range("osd_count", s.osd_count.unwrap_or(3), 1, OSDS_MAX)?;
-        let profile = profile(s.pool_k.unwrap_or(2), s.pool_m.unwrap_or(1), s.pool_chunk_bytes.unwrap_or(512))?;
+        let profile = profile(
+            s.pool_k.unwrap_or(2),
+            s.pool_m.unwrap_or(1),
+            s.pool_chunk_bytes.unwrap_or(512),
+        )?;
         if u32::from(profile.shards()) > osd_count {
-            let allowed = format!("a pool of k + m = {} shards needs at least as many OSDs", profile.shards());
-            return Err(ConfigError::Value { key: "osd_count", value: osd_count.to_string(), allowed });
+            let allowed = format!(
+                "a pool of k + m = {} shards needs at least as many OSDs",
+                profile.shards()
+            );
+            return Err(ConfigError::Value {
+                key: "osd_count",
+                value: osd_count.to_string(),
+                allowed,
+            });
         }
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let ms_placement = placement(&s)?;
-        let ms_max_events = parsed("ms_max_events", s.ms_max_events.as_deref())?.unwrap_or_default();
+        let ms_max_events =
+            parsed("ms_max_events", s.ms_max_events.as_deref())?.unwrap_or_default();
         let ratios = full_ratios(&s)?;
         let osd_op_threads = s.osd_op_threads.unwrap_or((cpus / 4).max(1) as u16);
         let osd_op_threads = in_range("osd_op_threads", osd_op_threads, 1, 256)?;
+        let throttles = throttles::of(&s)?;
         let store = store(s.osd_objectstore.as_deref(), s.memstore_bytes_max, osd_op_threads)?;
         Ok(Config {
             settings,
@@ -437,8 +534,20 @@ impl Config {
             profile,
             pool_pg_num: in_range("pool_pg_num", s.pool_pg_num.unwrap_or(32), 1, 65_536)?,
             osd_op_threads,
-            osd_disk_threads: in_range("osd_disk_threads", s.osd_disk_threads.unwrap_or(16), 1, 64)?,
-            ms_workers: in_range("ms_workers", s.ms_workers.unwrap_or(osd_op_threads), osd_op_threads, 256)?,
+            filestore_op_threads: in_range(
+                "filestore_op_threads",
+                s.filestore_op_threads.unwrap_or(16),
+                1,
+                64,
+            )?,
+            osd_disk_threads: in_range("osd_disk_threads", s.osd_disk_threads.unwrap_or(1), 1, 64)?,
+            throttles,
+            ms_workers: in_range(
+                "ms_workers",
+                s.ms_workers.unwrap_or(osd_op_threads),
+                osd_op_threads,
+                256,
+            )?,
             ms_placement,
             ms_max_events,
             ms_buffer_pools: in_range("ms_buffer_pools", s.ms_buffer_pools.unwrap_or(4), 1, 64)?,
@@ -453,7 +562,12 @@ impl Config {
                 200,
                 600_000,
             )?,
-            session_ttl_ms: in_range("session_ttl_ms", s.session_ttl_ms.unwrap_or(10_000), 1000, 3_600_000)?,
+            session_ttl_ms: in_range(
+                "session_ttl_ms",
+                s.session_ttl_ms.unwrap_or(10_000),
+                1000,
+                3_600_000,
+            )?,
             journal_sync_interval_ms: in_range(
                 "journal_sync_interval_ms",
                 s.journal_sync_interval_ms.unwrap_or(200),
@@ -504,7 +618,12 @@ impl Config {
             )?,
             osd_recovery_max_bytes_per_sec: match s.osd_recovery_max_bytes_per_sec {
                 None | Some(0) => 0,
-                Some(rate) => in_range("osd_recovery_max_bytes_per_sec", rate, RECOVERY_BYTES_PER_SEC_MIN, 1 << 40)?,
+                Some(rate) => in_range(
+                    "osd_recovery_max_bytes_per_sec",
+                    rate,
+                    RECOVERY_BYTES_PER_SEC_MIN,
+                    1 << 40,
+                )?,
             },
             osd_dirty_objects_max: in_range(
                 "osd_dirty_objects_max",
@@ -514,6 +633,17 @@ impl Config {
             )?,
             log: s.log.unwrap_or_else(|| "info".into()),
         })
+    }
+
+    /// What an operator should know of settings that are good and may not mean what they meant.
+    pub fn warnings(&self) -> Vec<String> {
+        let s = &self.settings;
+        let renamed = self.roles.contains(&Role::Osd)
+            && s.osd_disk_threads.is_some()
+            && s.filestore_op_threads.is_none();
+        let text = "osd_disk_threads counts the threads of scrubs, rebuilding and returning space; the threads of all \
+                    disk I/O, which it once counted, are filestore_op_threads, which is not set";
+        renamed.then(|| text.to_owned()).into_iter().collect()
     }
 
     /// The directory of one role's data.
@@ -542,15 +672,22 @@ fn osd_places(s: &Settings, roles: &[Role]) -> Result<Vec<OsdPlace>, ConfigError
     let is_told = roles.contains(&Role::Monitor) || s.osd_count.is_some();
     let end = if is_told { count } else { OSDS_MAX };
     if let Some(id) = s.osd_id.filter(|&id| id >= end) {
-        let allowed =
-            if is_told { format!("must be below osd_count = {count}") } else { format!("must be below {end}") };
+        let allowed = if is_told {
+            format!("must be below osd_count = {count}")
+        } else {
+            format!("must be below {end}")
+        };
         return Err(value("osd_id", &id, allowed));
     }
     let ids = s.osd_id.map_or(0..count, |id| id..id + 1);
     // At most 7410 + 999.
     let listen = s.osd_listen.clone().unwrap_or_else(|| loopback(OSD_PORT + ids.start as u16));
     if s.osd_advertise.is_none() {
-        reachable("osd_listen", &listen, "set osd_advertise to the address at which others reach this machine")?;
+        reachable(
+            "osd_listen",
+            &listen,
+            "set osd_advertise to the address at which others reach this machine",
+        )?;
     }
     let base = listen.port().unwrap_or(OSD_PORT + ids.start as u16);
     let place = |id: u32| {
@@ -570,12 +707,15 @@ fn osd_places(s: &Settings, roles: &[Role]) -> Result<Vec<OsdPlace>, ConfigError
 
 fn port_after(key: &'static str, first: u16, step: u32) -> Result<u16, ConfigError> {
     let port = u16::try_from(u32::from(first) + step);
-    port.map_err(|_| value(key, &first, "the ports of all storage daemons must be at most 65535".into()))
+    port.map_err(|_| {
+        value(key, &first, "the ports of all storage daemons must be at most 65535".into())
+    })
 }
 
 /// Refuses what others cannot dial: they would dial themselves.
 fn reachable(key: &'static str, address: &HostPort, instead: &str) -> Result<(), ConfigError> {
-    let allowed = || format!("others are told this address, and would find themselves there; {instead}");
+    let allowed =
+        || format!("others are told this address, and would find themselves there; {instead}");
     if address.is_unspecified() { Err(value(key, address, allowed())) } else { Ok(()) }
 }
 
@@ -583,16 +723,26 @@ fn loopback(port: u16) -> HostPort {
     SocketAddr::from(([127, 0, 0, 1], port)).into()
 }
 
-/// What a memory must have for each core, in bytes: two journal segments, and as much again for objects.
+/// What a memory must have for each core, in bytes: two journal segments, and as much again for
+/// objects.
 const MEMSTORE_CORE_BYTES: u64 = 128 << 20;
 
-fn store(kind: Option<&str>, bytes_max: Option<u64>, cores: u16) -> Result<StoreConfig, ConfigError> {
+fn store(
+    kind: Option<&str>,
+    bytes_max: Option<u64>,
+    cores: u16,
+) -> Result<StoreConfig, ConfigError> {
     let kind = kind.unwrap_or(ObjectStore::File.as_str());
     match kind.parse().map_err(|e| value("osd_objectstore", &kind, format!("{e}")))? {
         ObjectStore::File => Ok(StoreConfig::File),
         ObjectStore::Memory => {
             let least = u64::from(cores) * MEMSTORE_CORE_BYTES;
-            let bytes_max = in_range("memstore_bytes_max", bytes_max.unwrap_or(least.max(1 << 30)), least, 1 << 40)?;
+            let bytes_max = in_range(
+                "memstore_bytes_max",
+                bytes_max.unwrap_or(least.max(1 << 30)),
+                least,
+                1 << 40,
+            )?;
             Ok(StoreConfig::Memory { bytes_max })
         }
     }
@@ -602,23 +752,29 @@ fn path_cut(cut: Option<&str>, store: StoreConfig) -> Result<PathCut, ConfigErro
     let cut = cut.unwrap_or(PathCut::None.as_str());
     match cut.parse().map_err(|e| value("osd_path_cut", &cut, format!("{e}")))? {
         PathCut::Msgr | PathCut::MsgrPg if store == StoreConfig::File => {
-            let allowed = "it drops acknowledged writes, so it needs osd_objectstore = \"memstore\"";
+            let allowed =
+                "it drops acknowledged writes, so it needs osd_objectstore = \"memstore\"";
             Err(value("osd_path_cut", &cut, allowed.into()))
         }
         cut => Ok(cut),
     }
 }
 
-/// Least number of sessions that makes a cluster: OSDs, monitor, metadata service and a few clients.
+/// Least number of sessions that makes a cluster: OSDs, monitor, metadata service and a few
+/// clients.
 const CONNECTIONS_MIN: u32 = 16;
 
 /// Each session needs a file descriptor.
 fn connections_max(asked: Option<u32>) -> Result<u32, ConfigError> {
-    let files = getrlimit(Resource::Nofile).current.map_or(u32::MAX, |files| u32::try_from(files).unwrap_or(u32::MAX));
+    let files = getrlimit(Resource::Nofile)
+        .current
+        .map_or(u32::MAX, |files| u32::try_from(files).unwrap_or(u32::MAX));
     let Some(asked) = asked else { return Ok(10_000) };
     in_range("ms_connections_max", asked, CONNECTIONS_MIN, files).map_err(|error| match error {
         ConfigError::Value { key, value, allowed } => {
-            let allowed = format!("{allowed}, the open files that this process may have (`ulimit -Hn`, LimitNOFILE=)");
+            let allowed = format!(
+                "{allowed}, the open files that this process may have (`ulimit -Hn`, LimitNOFILE=)"
+            );
             ConfigError::Value { key, value, allowed }
         }
         other => other,
@@ -638,12 +794,14 @@ fn idle_timeout(seconds: u64) -> Result<Option<Duration>, ConfigError> {
 fn profile(k: u8, m: u8, chunk: u32) -> Result<protocol::Profile, ConfigError> {
     let stripe = (u64::from(k) * u64::from(chunk)).max(1);
     let object = protocol::Profile::OBJECT_BYTES_DEFAULT / stripe * stripe;
-    protocol::Profile::new(k, m, chunk, object)
-        .map_err(|e| value("pool_k, pool_m, pool_chunk_bytes", &format!("{k}, {m}, {chunk}"), e.to_string()))
+    protocol::Profile::new(k, m, chunk, object).map_err(|e| {
+        value("pool_k, pool_m, pool_chunk_bytes", &format!("{k}, {m}, {chunk}"), e.to_string())
+    })
 }
 
 fn busy_poll(asked: Option<u64>) -> Result<Duration, ConfigError> {
-    let [usual, max] = [RuntimeConfig::BUSY_POLL, RuntimeConfig::BUSY_POLL_MAX].map(|time| time.as_micros() as u64);
+    let [usual, max] = [RuntimeConfig::BUSY_POLL, RuntimeConfig::BUSY_POLL_MAX]
+        .map(|time| time.as_micros() as u64);
     in_range("ms_busy_poll_us", asked.unwrap_or(usual), 0, max).map(Duration::from_micros)
 }
 
@@ -657,15 +815,21 @@ fn placement(s: &Settings) -> Result<PlacementConfig, ConfigError> {
         lcam_rule: parsed("ms_lcam_rule", s.ms_lcam_rule.as_deref())?.unwrap_or(default.lcam_rule),
     };
     config.check().map_err(|error| match error {
-        MappingError::Interval(interval) => value("ms_placement_interval_ms", &interval.as_millis(), error.to_string()),
+        MappingError::Interval(interval) => {
+            value("ms_placement_interval_ms", &interval.as_millis(), error.to_string())
+        }
         _ => value("ms_lock_threshold", &config.lock_threshold, error.to_string()),
     })?;
     Ok(config)
 }
 
 /// A value that has names of its own, if it was set.
-fn parsed<T: FromStr<Err: std::fmt::Display>>(key: &'static str, text: Option<&str>) -> Result<Option<T>, ConfigError> {
-    text.map(|text| text.parse().map_err(|error: T::Err| value(key, &text, error.to_string()))).transpose()
+fn parsed<T: FromStr<Err: std::fmt::Display>>(
+    key: &'static str,
+    text: Option<&str>,
+) -> Result<Option<T>, ConfigError> {
+    text.map(|text| text.parse().map_err(|error: T::Err| value(key, &text, error.to_string())))
+        .transpose()
 }
 
 /// The ratios of full disks, in order; a default gives way to what was set.
@@ -678,7 +842,8 @@ fn full_ratios(s: &Settings) -> Result<FullRatios, ConfigError> {
         }
         set => in_range(key, set.unwrap_or(default.min(next)), 0.5, 0.99),
     };
-    let full = in_range("mon_osd_full_ratio", s.mon_osd_full_ratio.unwrap_or(default.full), 0.5, 0.99)?;
+    let full =
+        in_range("mon_osd_full_ratio", s.mon_osd_full_ratio.unwrap_or(default.full), 0.5, 0.99)?;
     let (key, set) = ("mon_osd_backfillfull_ratio", s.mon_osd_backfillfull_ratio);
     let backfillfull = below(key, set, default.backfillfull, "mon_osd_full_ratio", full)?;
     let (next_key, set) = (key, s.mon_osd_nearfull_ratio);
@@ -692,7 +857,11 @@ fn in_range<T: PartialOrd + Copy + std::fmt::Display>(
     min: T,
     max: T,
 ) -> Result<T, ConfigError> {
-    if (min..=max).contains(&v) { Ok(v) } else { Err(value(key, &v, format!("must be from {min} to {max}"))) }
+    if (min..=max).contains(&v) {
+        Ok(v)
+    } else {
+        Err(value(key, &v, format!("must be from {min} to {max}")))
+    }
 }
 
 fn slot_bytes(bytes: u32) -> Result<u32, ConfigError> {
@@ -784,11 +953,17 @@ mod tests {
             ("monitor_addr = \"0.0.0.0\"", "monitor_listen may be 0.0.0.0"),
             ("osd_advertise = \"0.0.0.0\"", "an address to dial"),
             ("osd_listen = \"127.0.0.1:65534\"", "at most 65535"),
-            ("osd_listen = \"127.0.0.1\"\nosd_advertise = \"127.0.0.1:65534\"", "osd_advertise = 65534"),
+            (
+                "osd_listen = \"127.0.0.1\"\nosd_advertise = \"127.0.0.1:65534\"",
+                "osd_advertise = 65534",
+            ),
             ("mon_osd_full_ratio = 1.5", "from 0.5 to 0.99"),
             ("mon_osd_nearfull_ratio = 0.1", "from 0.5 to 0.99"),
             ("mon_osd_backfillfull_ratio = 0.96", "at most mon_osd_full_ratio, which is 0.95"),
-            ("mon_osd_full_ratio = 0.8\nmon_osd_backfillfull_ratio = 0.9", "at most mon_osd_full_ratio, which is 0.8"),
+            (
+                "mon_osd_full_ratio = 0.8\nmon_osd_backfillfull_ratio = 0.9",
+                "at most mon_osd_full_ratio, which is 0.8",
+            ),
             ("mon_osd_nearfull_ratio = 0.91", "at most mon_osd_backfillfull_ratio, which is 0.9"),
             ("osd_objectstore = \"ram\"", "file, memstore"),
             ("osd_objectstore = \"memstore\"\nmemstore_bytes_max = 1000", "from 134217728"),
@@ -812,9 +987,13 @@ mod tests {
             lcam_rule: LcamRule::Damped,
         };
         assert_eq!((config.osd_op_threads, config.ms_workers), (2, 8));
-        assert_eq!((config.ms_placement, config.ms_max_events), (placement, MaxEvents::Fixed(5000)));
+        assert_eq!(
+            (config.ms_placement, config.ms_max_events),
+            (placement, MaxEvents::Fixed(5000))
+        );
         assert_eq!(config.ms_idle_timeout, Some(Duration::from_secs(10)));
-        let config = Config::new(Settings { osd_op_threads: Some(3), ..Settings::default() }).unwrap();
+        let config =
+            Config::new(Settings { osd_op_threads: Some(3), ..Settings::default() }).unwrap();
         assert_eq!((config.ms_workers, config.ms_placement), (3, PlacementConfig::default()));
         assert_eq!(config.ms_idle_timeout, None);
     }
@@ -822,9 +1001,20 @@ mod tests {
     #[test]
     fn only_the_monitor_needs_the_number_of_storage_daemons() {
         let config = |text: &str| Config::new(Settings::from_toml(text).expect("well-formed"));
-        assert_eq!(config("roles = [\"osd\"]\nosd_id = 7").expect("complete").osds[0].listen, loopback(7417));
-        assert!(config("roles = [\"osd\"]\nosd_id = 7\nosd_count = 5").is_err(), "what is said must fit");
-        assert!(config("roles = [\"mds\"]\nosd_listen = \"0.0.0.0\"").expect("not its role").osds.is_empty());
+        assert_eq!(
+            config("roles = [\"osd\"]\nosd_id = 7").expect("complete").osds[0].listen,
+            loopback(7417)
+        );
+        assert!(
+            config("roles = [\"osd\"]\nosd_id = 7\nosd_count = 5").is_err(),
+            "what is said must fit"
+        );
+        assert!(
+            config("roles = [\"mds\"]\nosd_listen = \"0.0.0.0\"")
+                .expect("not its role")
+                .osds
+                .is_empty()
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! The metadata service's own client: deletes the objects of files that are gone, and measures files whose writers died.
+//! The metadata service's own client: deletes the objects of files that are gone, and measures
+//! files whose writers died.
 //!
-//! Contract: a thread of its own opens the session, as often as it takes; until then the service's queues just grow. A
-//! session that was fenced is opened anew at the next piece of work.
+//! Contract: a thread of its own opens the session, as often as it takes; until then the service's
+//! queues just grow. A session that was fenced is opened anew at the next piece of work.
 
 use crate::mds::{DataError, DataFuture, DataWorker, MdsHandle};
 use client::{Client, ClientConfig, ClientError};
@@ -33,11 +34,16 @@ pub struct DataClient {
 }
 
 impl DataClient {
-    /// Opens a session in the background and then works for `mds`. `locks`: lists the lock between the two.
+    /// Opens a session in the background and then works for `mds`. `locks`: lists the lock between
+    /// the two.
     ///
     /// # Errors
     /// When the thread cannot be made.
-    pub fn start(monitor: SocketAddr, mds: &Arc<MdsHandle>, locks: &LockTable) -> std::io::Result<DataClient> {
+    pub fn start(
+        monitor: SocketAddr,
+        mds: &Arc<MdsHandle>,
+        locks: &LockTable,
+    ) -> std::io::Result<DataClient> {
         let slot = Arc::new(ContentionMutex::new(locks, "mds data client", None));
         let (stop, stopped) = channel();
         let (filled, for_mds) = (Arc::clone(&slot), Arc::downgrade(mds));
@@ -50,7 +56,9 @@ impl DataClient {
                         *filled.lock() = Some(opened.clone());
                         return mds.set_data_worker(|_| Rc::new(Worker { client: opened }));
                     }
-                    Some(Err(error)) => tracing::debug!(%error, "no session for deleting objects yet"),
+                    Some(Err(error)) => {
+                        tracing::debug!(%error, "no session for deleting objects yet")
+                    }
                 }
                 drop(mds);
                 if stopped.recv_timeout(RETRY_AFTER) != Err(RecvTimeoutError::Timeout) {
@@ -93,7 +101,8 @@ struct Worker {
     client: Client,
 }
 
-/// What became of a piece of work; a session that turns out to be dead is opened anew for the next one.
+/// What became of a piece of work; a session that turns out to be dead is opened anew for the next
+/// one.
 async fn concluded<T>(client: &Client, result: Result<T, ClientError>) -> Result<T, DataError> {
     if matches!(result, Err(ClientError::Fenced(_)))
         && let Err(error) = client.reopen().await
@@ -108,7 +117,11 @@ impl DataWorker for Worker {
         let client = self.client.clone();
         Box::pin(async move {
             let worker = client::DataWorker::new(client.clone());
-            concluded(&client, worker.delete_objects(entry.pool, entry.gfid, entry.size, entry.probe).await).await
+            concluded(
+                &client,
+                worker.delete_objects(entry.pool, entry.gfid, entry.size, entry.probe).await,
+            )
+            .await
         })
     }
 

@@ -1,7 +1,7 @@
 //! The queue of a role's owner task.
 //!
-//! Contract: any thread pushes, one task takes. The queue itself has no bound: nothing pushes more than its connection
-//! may have in flight, so the connections' own limits bound it.
+//! Contract: any thread pushes, one task takes. The queue itself has no bound: nothing pushes more
+//! than its connection may have in flight, so the connections' own limits bound it.
 
 use messenger::Worker;
 use messenger::sync::{ContentionMutex, LockTable};

@@ -1,7 +1,8 @@
 //! The roles of one process, started in order and stopped in reverse.
 //!
-//! Contract: [`start`] returns when every role serves, or starts none; only an OSD whose disk is missing does not keep a
-//! process with a monitor from serving. [`Running::stop`] stops all cleanly.
+//! Contract: [`start`] returns when every role serves, or starts none; only an OSD whose disk is
+//! missing does not keep a process with a monitor from serving. [`Running::stop`] stops all
+//! cleanly.
 
 use crate::addresses::{self, AddressError, Addresses, OsdAddresses};
 use crate::admin::{LiveStart, Log};
@@ -61,7 +62,9 @@ impl StartError {
         match self {
             Self::Monitor(MonitorError::Control(ControlError::InUse { .. })) => true,
             Self::Mds(MdsError::Store(StoreError::Locked { .. })) => true,
-            Self::Osd { source, .. } => matches!(**source, OsdError::Data(DataDirError::Held { .. })),
+            Self::Osd { source, .. } => {
+                matches!(**source, OsdError::Data(DataDirError::Held { .. }))
+            }
             _ => false,
         }
     }
@@ -81,8 +84,8 @@ pub struct Running {
 /// How long a whole cluster may take to begin to serve before it is announced all the same.
 const SERVING_WAIT_MAX: Duration = Duration::from_secs(15);
 
-/// How long a directory may stay another process's: one that was killed holds its locks until its last thread comes back
-/// from the disk.
+/// How long a directory may stay another process's: one that was killed holds its locks until its
+/// last thread comes back from the disk.
 const HELD_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Pause between two attempts to start.
 const HELD_PAUSE: Duration = Duration::from_millis(100);
@@ -120,19 +123,25 @@ impl supervisor::Role for Mds {
         self.data.stop();
         match Arc::try_unwrap(self.handle) {
             Ok(handle) => handle.stop(),
-            Err(_) => tracing::warn!("the metadata service is still in use: it stops with its threads"),
+            Err(_) => {
+                tracing::warn!("the metadata service is still in use: it stops with its threads")
+            }
         }
     }
 }
 
 /// Starts the roles that the configuration names: the monitor first, since the others ask it.
 ///
-/// `log`: what changes the process's log filter. Setting `cancel` ends a start that waits for the monitor, or for the
-/// process that had its directory before, which may take 5 s to be gone.
+/// `log`: what changes the process's log filter. Setting `cancel` ends a start that waits for the
+/// monitor, or for the process that had its directory before, which may take 5 s to be gone.
 ///
 /// # Errors
 /// [`StartError`]; what was started until then is stopped again.
-pub fn start(config: &Config, log: Option<&Arc<Log>>, cancel: &Arc<AtomicBool>) -> Result<Running, StartError> {
+pub fn start(
+    config: &Config,
+    log: Option<&Arc<Log>>,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Running, StartError> {
     let found = addresses::find(config, cancel)?;
     let wait_until = Instant::now() + HELD_WAIT_MAX;
     loop {
@@ -179,17 +188,21 @@ impl Running {
                 };
                 match osd::start(osd_config) {
                     Ok(osd) => self.osds.push(osd),
-                    // The operator answers with a command that asks the monitor, which must not end because of it.
+                    // The operator answers with a command that asks the monitor, which must not end
+                    // because of it.
                     Err(error @ OsdError::DiskMissing { .. }) if self.monitor.is_some() => {
                         tracing::error!(%error, "the other roles of this process serve without it");
                     }
-                    Err(source) => return Err(StartError::Osd { id: addresses.id, source: Box::new(source) }),
+                    Err(source) => {
+                        return Err(StartError::Osd { id: addresses.id, source: Box::new(source) });
+                    }
                 }
             }
         }
         if wants(Role::Mds) {
             let busy_poll = config.ms_busy_poll;
-            let runtime = Runtime::start(RuntimeConfig { busy_poll, ..runtime_config(config, "mds") })?;
+            let runtime =
+                Runtime::start(RuntimeConfig { busy_poll, ..runtime_config(config, "mds") })?;
             let mds_config = MdsConfig {
                 live: live(),
                 advertise: found.mds_advertise,
@@ -220,10 +233,14 @@ impl Running {
             let mds = self.mds.iter().map(|(_, runtime)| runtime.handle());
             let cluster = self.monitor.as_ref().map(|(monitor, _)| monitor.metrics());
             let cluster = move || cluster.as_ref().map(|tell| tell()).unwrap_or_default();
-            self.http = Some(HttpServer::metrics(addr, monitor.chain(osds).chain(mds).collect(), cluster)?);
+            self.http =
+                Some(HttpServer::metrics(addr, monitor.chain(osds).chain(mds).collect(), cluster)?);
         }
-        if let (Some((_, runtime)), Some(_), false) = (&self.monitor, &self.mds, self.osds.is_empty()) {
-            self.status = readiness::wait_until_serving(&runtime.handle(), monitor_addr, SERVING_WAIT_MAX);
+        if let (Some((_, runtime)), Some(_), false) =
+            (&self.monitor, &self.mds, self.osds.is_empty())
+        {
+            self.status =
+                readiness::wait_until_serving(&runtime.handle(), monitor_addr, SERVING_WAIT_MAX);
         }
         Ok(())
     }
@@ -247,8 +264,8 @@ impl Running {
         monitor.chain(osds).chain(mds).chain(http)
     }
 
-    /// Stops every role. The monitor goes before the OSDs: their leaving one after the other is no news that should
-    /// shrink in-sync sets.
+    /// Stops every role. The monitor goes before the OSDs: their leaving one after the other is no
+    /// news that should shrink in-sync sets.
     pub fn stop(self) {
         drop(self.http);
         if let Some((mds, runtime)) = self.mds {
@@ -276,7 +293,8 @@ fn monitor_config(config: &Config, listen: SocketAddr) -> MonitorConfig {
         session_ttl: Duration::from_millis(config.session_ttl_ms),
         ..cluster::Settings::default()
     };
-    let pool = PoolSpec { name: "data".into(), profile: config.profile, pg_num: config.pool_pg_num };
+    let pool =
+        PoolSpec { name: "data".into(), profile: config.profile, pg_num: config.pool_pg_num };
     let dir = config.role_dir("monitor");
     MonitorConfig {
         pool,
@@ -294,7 +312,9 @@ fn osd_config(config: &Config, addresses: &OsdAddresses, monitor: SocketAddr) ->
         advertise: addresses.advertise,
         host: config.host.clone(),
         osd_op_threads: config.osd_op_threads,
+        filestore_op_threads: config.filestore_op_threads,
         osd_disk_threads: config.osd_disk_threads,
+        throttles: config.throttles,
         telemetry: config.telemetry,
         ms_workers: config.ms_workers,
         ms_placement: config.ms_placement,

@@ -62,9 +62,15 @@ impl<R: Role> Supervisor<R> {
                     match again() {
                         Ok(role) => break role,
                         Err(error) if failures == 0 => {
-                            tracing::error!(role = name, error, "cannot be started again yet; tried every second");
+                            tracing::error!(
+                                role = name,
+                                error,
+                                "cannot be started again yet; tried every second"
+                            );
                         }
-                        Err(error) => tracing::debug!(role = name, error, failures, "still cannot be started"),
+                        Err(error) => {
+                            tracing::debug!(role = name, error, failures, "still cannot be started")
+                        }
                     }
                     failures += 1;
                     if is_stopped(RETRY_AFTER) {
@@ -122,9 +128,11 @@ mod tests {
 
     #[test]
     fn a_role_that_stops_by_itself_is_started_until_it_runs() {
-        let (running, stops, starts) = (Arc::new(AtomicBool::new(true)), Arc::default(), Arc::new(AtomicU32::new(0)));
+        let (running, stops, starts) =
+            (Arc::new(AtomicBool::new(true)), Arc::default(), Arc::new(AtomicU32::new(0)));
         let fake = Fake(Arc::clone(&running), Arc::clone(&stops));
-        let (again, stopped, begun) = (Arc::clone(&running), Arc::clone(&stops), Arc::clone(&starts));
+        let (again, stopped, begun) =
+            (Arc::clone(&running), Arc::clone(&stops), Arc::clone(&starts));
         let any = SocketAddr::from(([127, 0, 0, 1], 1));
         let supervisor = Supervisor::start("fake", any, fake, &LockTable::default(), move || {
             if begun.fetch_add(1, SeqCst) == 0 {
@@ -139,6 +147,10 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         supervisor.stop();
-        assert_eq!((starts.load(SeqCst), stops.load(SeqCst)), (2, 2), "each that was begun was stopped");
+        assert_eq!(
+            (starts.load(SeqCst), stops.load(SeqCst)),
+            (2, 2),
+            "each that was begun was stopped"
+        );
     }
 }

@@ -1,13 +1,16 @@
 //! Which core of a server carries out the operations on a file.
 //!
-//! Contract: a file has one core for as long as anybody uses it, so that its operations are carried out in the order in
-//! which they came, without a lock. Two ways, after "Per-core file allocation method for eliminating the overhead of
-//! maintaining consistency between nodes in a distributed file system" (Woohyung Han, Seoul National University, 2017):
+//! Contract: a file has one core for as long as anybody uses it, so that its operations are carried
+//! out in the order in which they came, without a lock. Two ways, after "Per-core file allocation
+//! method for eliminating the overhead of maintaining consistency between nodes in a distributed
+//! file system" (Woohyung Han, Seoul National University, 2017):
 //!
-//! * [`CoreTable`]: its gfid-queue table (chapter 3): a file that is not in it is given the next core in turn. Even over
-//!   any ids, but it must be looked up for each operation, by whoever receives one, and grows with the files.
-//! * [`core_of`]: arithmetic, as Trefoil does it: nothing to look up or to share, and a client knows the answer too, so
-//!   that it can send to the core at once. Even if ids are dealt out in turn.
+//! * [`CoreTable`]: its gfid-queue table (chapter 3): a file that is not in it is given the next
+//!   core in turn. Even over any ids, but it must be looked up for each operation, by whoever
+//!   receives one, and grows with the files.
+//! * [`core_of`]: arithmetic, as Trefoil does it: nothing to look up or to share, and a client
+//!   knows the answer too, so that it can send to the core at once. Even if ids are dealt out in
+//!   turn.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
@@ -21,7 +24,8 @@ pub const fn core_of(gfid: u128, cores: NonZeroUsize) -> usize {
 
 /// The thesis's gfid-queue table: cores in turn, in the order in which files are first used.
 ///
-/// It has an entry for each file until [`CoreTable::forget`]: the thesis names no bound, and this has none.
+/// It has an entry for each file until [`CoreTable::forget`]: the thesis names no bound, and this
+/// has none.
 #[derive(Clone, Debug)]
 pub struct CoreTable {
     cores: NonZeroUsize,

@@ -1,29 +1,36 @@
-//! Which OSDs hold a placement group: straw2 over a failure-domain tree root / rack / host / osd, with weights.
+//! Which OSDs hold a placement group: straw2 over a failure-domain tree root / rack / host / osd,
+//! with weights.
 //!
-//! Contract: pure functions of integers. No floats, no clock, no random numbers, no I/O: every machine and every
-//! version computes the same answer, or data would be looked for where it is not. The hash and the logarithm below are
-//! **frozen**; the golden vectors in `tests/golden/objects.txt` hold them still.
+//! Contract: pure functions of integers. No floats, no clock, no random numbers, no I/O: every
+//! machine and every version computes the same answer, or data would be looked for where it is not.
+//! The hash and the logarithm below are **frozen**; the golden vectors in
+//! `tests/golden/objects.txt` hold them still.
 //!
 //! # How a PG is placed
 //!
-//! 1. Every failure domain (by choice the OSD, its host or its rack) draws a straw: an exponentially distributed number
-//!    out of `hash(pg, domain)`, divided by the domain's weight. The `shards` shortest straws win. One domain's straw
-//!    depends on no other domain, so a domain that comes, goes or changes its weight moves only what it gains or loses.
-//! 2. The winners choose their positions in the order of their straws, each the free position it likes best.
-//! 3. In each winning domain the OSDs draw straws in the same way. As a domain's weight is the sum of its OSDs', drawing
-//!    directly among the OSDs of a rack gives each the same chance as drawing host by host.
-//! 4. An OSD that is *out* took part in all this. Only then its position is given to a replacement, drawn over all OSDs
-//!    that are in and share no domain with another position. So every other position stays (`indep` in CRUSH's words).
+//! 1. Every failure domain (by choice the OSD, its host or its rack) draws a straw: an
+//!    exponentially distributed number out of `hash(pg, domain)`, divided by the domain's weight.
+//!    The `shards` shortest straws win. One domain's straw depends on no other domain, so a domain
+//!    that comes, goes or changes its weight moves only what it gains or loses.
+//! 2. The winners choose their positions in the order of their straws, each the free position it
+//!    likes best.
+//! 3. In each winning domain the OSDs draw straws in the same way. As a domain's weight is the sum
+//!    of its OSDs', drawing directly among the OSDs of a rack gives each the same chance as drawing
+//!    host by host.
+//! 4. An OSD that is *out* took part in all this. Only then its position is given to a replacement,
+//!    drawn over all OSDs that are in and share no domain with another position. So every other
+//!    position stays (`indep` in CRUSH's words).
 //!
-//! A domain of more than `1 / shards` of the whole weight can hold only one shard of each PG all the same: its OSDs
-//! get less than their weight says.
+//! A domain of more than `1 / shards` of the whole weight can hold only one shard of each PG all
+//! the same: its OSDs get less than their weight says.
 //!
 //! # Frozen arithmetic
 //!
-//! `hash(a, b, c)` folds its numbers into [`SEED`] one by one: `h = mix(h ^ mix(number + GOLDEN))`, where `mix` is the
-//! finaliser of SplitMix64. A straw is `-log2((h16 + 1) / 65536) / weight`, where `h16` is the upper 16 bits of the
-//! hash; the logarithm has 44 fractional bits, computed by repeated squaring; straws are compared exactly, by
-//! multiplying crosswise, and equal ones by the whole hash.
+//! `hash(a, b, c)` folds its numbers into [`SEED`] one by one: `h = mix(h ^ mix(number + GOLDEN))`,
+//! where `mix` is the finaliser of SplitMix64. A straw is `-log2((h16 + 1) / 65536) / weight`,
+//! where `h16` is the upper 16 bits of the hash; the logarithm has 44 fractional bits, computed by
+//! repeated squaring; straws are compared exactly, by multiplying crosswise, and equal ones by the
+//! whole hash.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -70,7 +77,8 @@ pub enum FailureDomain {
     Rack,
 }
 
-/// An OSD and where it stands in the tree. Hosts and racks are numbers; [`name_number`] makes one of a name.
+/// An OSD and where it stands in the tree. Hosts and racks are numbers; [`name_number`] makes one
+/// of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
     /// Which OSD.
@@ -143,20 +151,27 @@ impl Hierarchy {
     }
 }
 
-/// The OSDs of a PG by shard number; `None` where the tree has no failure domain left for the shard.
+/// The OSDs of a PG by shard number; `None` where the tree has no failure domain left for the
+/// shard.
 ///
-/// `pg_seed` names the PG, uniquely over all pools. Never gives two shards of a PG the same failure domain, never an
-/// OSD that is out or weighs nothing, and leaves a position empty only if there are fewer usable domains than shards.
-/// Takes time linear in the number of OSDs.
+/// `pg_seed` names the PG, uniquely over all pools. Never gives two shards of a PG the same failure
+/// domain, never an OSD that is out or weighs nothing, and leaves a position empty only if there
+/// are fewer usable domains than shards. Takes time linear in the number of OSDs.
 ///
 /// # Panics
 /// When `shards` is beyond [`SHARDS_MAX`].
-pub fn select(map: &Hierarchy, pg_seed: u64, shards: usize, domain: FailureDomain) -> Vec<Option<OsdNumber>> {
+pub fn select(
+    map: &Hierarchy,
+    pg_seed: u64,
+    shards: usize,
+    domain: FailureDomain,
+) -> Vec<Option<OsdNumber>> {
     assert!(shards <= SHARDS_MAX, "a placement group has at most {SHARDS_MAX} shards");
     let mut chosen: Vec<Option<&Device>> = vec![None; shards];
     for bucket in winners(map, pg_seed, shards, domain) {
-        let leaf = (bucket.devices.iter().copied())
-            .min_by_key(|d| Straw::draw(&[PURPOSE_OSD, pg_seed, u64::from(d.osd.0)], u64::from(d.weight)));
+        let leaf = (bucket.devices.iter().copied()).min_by_key(|d| {
+            Straw::draw(&[PURPOSE_OSD, pg_seed, u64::from(d.osd.0)], u64::from(d.weight))
+        });
         let free = (0..shards).filter(|&p| chosen[p].is_none());
         let liked = free.max_by_key(|&p| hash(&[PURPOSE_POSITION, pg_seed, bucket.id, p as u64]));
         if let (Some(position), Some(leaf)) = (liked, leaf) {
@@ -168,13 +183,25 @@ pub fn select(map: &Hierarchy, pg_seed: u64, shards: usize, domain: FailureDomai
     chosen.into_iter().map(|d| d.map(|d| d.osd)).collect()
 }
 
-/// `wanted` in another order: what is in both stays at its position of `previous`, so that only what is new moves.
+/// `wanted` in another order: what is in both stays at its position of `previous`, so that only
+/// what is new moves.
 ///
-/// For callers that keep the acting sets they gave out: with it a change of the tree moves the least possible.
-pub fn keep_positions(previous: &[OsdNumber], wanted: &[Option<OsdNumber>]) -> Vec<Option<OsdNumber>> {
-    let stays = |position: usize| previous.get(position).copied().filter(|osd| wanted.contains(&Some(*osd)));
+/// For callers that keep the acting sets they gave out: with it a change of the tree moves the
+/// least possible.
+pub fn keep_positions(
+    previous: &[OsdNumber],
+    wanted: &[Option<OsdNumber>],
+) -> Vec<Option<OsdNumber>> {
+    let stays = |position: usize| {
+        previous.get(position).copied().filter(|osd| wanted.contains(&Some(*osd)))
+    };
     let mut kept: Vec<Option<OsdNumber>> = (0..wanted.len()).map(stays).collect();
-    let mut rest = wanted.iter().flatten().copied().filter(|osd| !kept.contains(&Some(*osd))).collect::<Vec<_>>();
+    let mut rest = wanted
+        .iter()
+        .flatten()
+        .copied()
+        .filter(|osd| !kept.contains(&Some(*osd)))
+        .collect::<Vec<_>>();
     for (slot, own) in kept.iter_mut().zip(wanted) {
         if slot.is_none()
             && let Some(at) = own.and_then(|own| rest.iter().position(|osd| *osd == own))
@@ -189,7 +216,9 @@ pub fn keep_positions(previous: &[OsdNumber], wanted: &[Option<OsdNumber>]) -> V
 
 /// A number for the name of a host or rack: FNV-1a of 64 bits. Frozen.
 pub fn name_number(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| {
+        (h ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 /// A failure domain with its OSDs that weigh something.
@@ -208,20 +237,30 @@ fn winners(map: &Hierarchy, pg_seed: u64, shards: usize, domain: FailureDomain) 
         bucket.weight += u64::from(device.weight);
         bucket.devices.push(device);
     }
-    let mut drawn: Vec<(Straw, Bucket<'_>)> =
-        buckets.into_values().map(|b| (Straw::draw(&[PURPOSE_DOMAIN, pg_seed, b.id], b.weight), b)).collect();
+    let mut drawn: Vec<(Straw, Bucket<'_>)> = buckets
+        .into_values()
+        .map(|b| (Straw::draw(&[PURPOSE_DOMAIN, pg_seed, b.id], b.weight), b))
+        .collect();
     drawn.sort_by_key(|(straw, _)| *straw);
     drawn.into_iter().take(shards).map(|(_, bucket)| bucket).collect()
 }
 
 /// Gives the positions of OSDs that are out, and those without one, to replacements.
-fn replace_out<'a>(map: &'a Hierarchy, pg_seed: u64, domain: FailureDomain, chosen: &mut [Option<&'a Device>]) {
+fn replace_out<'a>(
+    map: &'a Hierarchy,
+    pg_seed: u64,
+    domain: FailureDomain,
+    chosen: &mut [Option<&'a Device>],
+) {
     let mut taken = [None; SHARDS_MAX];
     for (slot, device) in taken.iter_mut().zip(chosen.iter()) {
         *slot = device.filter(|d| d.is_in).map(|d| d.domain(domain));
     }
     for position in (0..chosen.len()).filter(|&p| taken[p].is_none()).collect::<Vec<_>>() {
-        let usable = map.devices.iter().filter(|d| d.is_in && d.weight > 0 && !taken.contains(&Some(d.domain(domain))));
+        let usable = map
+            .devices
+            .iter()
+            .filter(|d| d.is_in && d.weight > 0 && !taken.contains(&Some(d.domain(domain))));
         chosen[position] = usable.min_by_key(|d| {
             let numbers = [PURPOSE_REPLACEMENT, pg_seed, u64::from(d.osd.0), position as u64];
             Straw::draw(&numbers, u64::from(d.weight))
@@ -272,7 +311,8 @@ impl Eq for Straw {}
 fn minus_log2(h: u16) -> u64 {
     let x = u64::from(h) + 1;
     let whole = x.ilog2();
-    // x / 2^whole, in [1, 2), with 62 fractional bits; each squaring yields the next bit of its logarithm.
+    // x / 2^whole, in [1, 2), with 62 fractional bits; each squaring yields the next bit of its
+    // logarithm.
     let mut mantissa = u128::from(x) << (62 - whole);
     let mut log = u64::from(whole);
     for _ in 0..LOG_BITS {

@@ -1,6 +1,7 @@
 //! Figures: panels of grouped bars or lines, with axes, units and a legend.
 //!
-//! Colours are Okabe and Ito's, which people with any colour vision can tell apart; lines differ in dashes as well.
+//! Colours are Okabe and Ito's, which people with any colour vision can tell apart; lines differ in
+//! dashes as well.
 
 use crate::svg::{Anchor, Canvas};
 
@@ -137,7 +138,9 @@ impl<'a> Frame<'a> {
     fn new(panel: &'a Panel, origin: (f64, f64), size: (f64, f64)) -> Frame<'a> {
         let highest = match &panel.plot {
             Plot::Bars { values, .. } => values.iter().flatten().copied().fold(0.0, f64::max),
-            Plot::Lines { points, .. } => points.iter().flatten().map(|point| point.1).fold(0.0, f64::max),
+            Plot::Lines { points, .. } => {
+                points.iter().flatten().map(|point| point.1).fold(0.0, f64::max)
+            }
         };
         let highest = panel.y_max.unwrap_or(highest).max(panel.reference.unwrap_or(0.0));
         let step = nice_step(highest);
@@ -180,12 +183,19 @@ impl<'a> Frame<'a> {
         canvas.line((self.left, self.top), (self.left, self.bottom), "#222", 1.0);
     }
 
-    fn bars(&self, canvas: &mut Canvas, styles: &[Style], categories: &[String], values: &[Vec<f64>]) {
+    fn bars(
+        &self,
+        canvas: &mut Canvas,
+        styles: &[Style],
+        categories: &[String],
+        values: &[Vec<f64>],
+    ) {
         let group = (self.right - self.left) / categories.len().max(1) as f64;
         let bar = group * 0.84 / values.len().max(1) as f64;
         // Labels that would touch are left out, at even distances.
-        let every =
-            ((6.5 * categories.iter().map(|c| c.len()).max().unwrap_or(1) as f64 + 4.0) / group).ceil() as usize;
+        let every = ((6.5 * categories.iter().map(|c| c.len()).max().unwrap_or(1) as f64 + 4.0)
+            / group)
+            .ceil() as usize;
         for (index, category) in categories.iter().enumerate() {
             let x = self.left + group * index as f64;
             if index.is_multiple_of(every.max(1)) {
@@ -200,20 +210,31 @@ impl<'a> Frame<'a> {
         }
     }
 
-    fn lines(&self, canvas: &mut Canvas, styles: &[Style], points: &[Vec<(f64, f64)>], logarithmic: bool) {
+    fn lines(
+        &self,
+        canvas: &mut Canvas,
+        styles: &[Style],
+        points: &[Vec<(f64, f64)>],
+        logarithmic: bool,
+    ) {
         let scale = |x: f64| if logarithmic { x.max(f64::MIN_POSITIVE).log2() } else { x };
         let all = || points.iter().flatten().map(|point| point.0);
-        let (least, most) = all().map(scale).fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
+        let (least, most) =
+            all().map(scale).fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
         if least > most {
             return;
         }
         let span = (most - least).max(f64::MIN_POSITIVE);
-        let place = |x: f64| self.left + 8.0 + (scale(x) - least) / span * (self.right - self.left - 16.0);
+        let place =
+            |x: f64| self.left + 8.0 + (scale(x) - least) / span * (self.right - self.left - 16.0);
         let mut ticks: Vec<f64> = if logarithmic {
             all().collect()
         } else {
             let step = nice_step(most - least);
-            (0..).map(|i| (least / step).ceil() * step + step * f64::from(i)).take_while(|x| *x <= most).collect()
+            (0..)
+                .map(|i| (least / step).ceil() * step + step * f64::from(i))
+                .take_while(|x| *x <= most)
+                .collect()
         };
         ticks.sort_by(f64::total_cmp);
         ticks.dedup();
@@ -222,7 +243,8 @@ impl<'a> Frame<'a> {
             canvas.text(place(tick), self.bottom + 16.0, SMALL, Anchor::Middle, &number(tick));
         }
         for (points, style) in points.iter().zip(styles) {
-            let placed: Vec<(f64, f64)> = points.iter().map(|(x, y)| (place(*x), self.y(*y))).collect();
+            let placed: Vec<(f64, f64)> =
+                points.iter().map(|(x, y)| (place(*x), self.y(*y))).collect();
             canvas.path(&placed, style.colour, style.dash);
             if placed.len() <= 16 {
                 placed.iter().for_each(|at| canvas.dot(*at, 2.6, style.colour));
@@ -238,14 +260,21 @@ fn nice_step(highest: f64) -> f64 {
     }
     let raw = highest / 6.0;
     let power = 10f64.powf(raw.log10().floor());
-    let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|factor| factor * power >= raw * 0.999).unwrap_or(10.0);
+    let factor = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .find(|factor| factor * power >= raw * 0.999)
+        .unwrap_or(10.0);
     factor * power
 }
 
 /// Three digits, with k and M.
 pub(crate) fn number(value: f64) -> String {
     let trim = |text: String| {
-        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+        if text.contains('.') {
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        } else {
+            text
+        }
     };
     match value.abs() {
         v if v >= 1e6 => format!("{}M", trim(format!("{:.1}", value / 1e6))),
@@ -262,10 +291,14 @@ mod tests {
 
     #[test]
     fn steps_and_numbers() {
-        for (highest, step) in [(6.0, 1.0), (1.0, 0.2), (35.0, 10.0), (0.0, 1.0), (f64::NAN, 1.0), (3000.0, 500.0)] {
+        for (highest, step) in
+            [(6.0, 1.0), (1.0, 0.2), (35.0, 10.0), (0.0, 1.0), (f64::NAN, 1.0), (3000.0, 500.0)]
+        {
             assert!((nice_step(highest) - step).abs() < 1e-9, "{highest}: {}", nice_step(highest));
         }
-        for (value, text) in [(0.0, "0"), (1.25, "1.2"), (150.0, "150"), (20_000.0, "20k"), (0.05, "0.05")] {
+        for (value, text) in
+            [(0.0, "0"), (1.25, "1.2"), (150.0, "150"), (20_000.0, "20k"), (0.05, "0.05")]
+        {
             assert_eq!(number(value), text);
         }
     }
@@ -280,8 +313,12 @@ mod tests {
             y_max: None,
             plot,
         };
-        let bars = Plot::Bars { categories: vec!["4K".into(), "64K".into()], values: vec![vec![1.0, 2.0], vec![3.0]] };
-        let lines = Plot::Lines { points: vec![vec![(1.0, 1.0), (64.0, 5.0)], vec![]], logarithmic: true };
+        let bars = Plot::Bars {
+            categories: vec!["4K".into(), "64K".into()],
+            values: vec![vec![1.0, 2.0], vec![3.0]],
+        };
+        let lines =
+            Plot::Lines { points: vec![vec![(1.0, 1.0), (64.0, 5.0)], vec![]], logarithmic: true };
         let figure = Figure {
             title: "Figure".into(),
             note: "blocking".into(),
@@ -291,7 +328,9 @@ mod tests {
             panels: vec![panel(bars), panel(lines)],
         };
         let svg = figure.draw();
-        for text in ["Figure", "blocking", "round-robin", "lcam, 4K: 3", "64K", "MB/s", "block size"] {
+        for text in
+            ["Figure", "blocking", "round-robin", "lcam, 4K: 3", "64K", "MB/s", "block size"]
+        {
             assert!(svg.contains(text), "{text} is missing");
         }
         assert_eq!(svg.matches("<polyline").count(), 2 + 2, "two lines and two references");

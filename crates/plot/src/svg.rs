@@ -26,7 +26,11 @@ impl Canvas {
 
     /// A filled rectangle; `hint` is shown by viewers that show hints.
     pub(crate) fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str, hint: &str) {
-        let hint = if hint.is_empty() { String::new() } else { format!("<title>{}</title>", escape(hint)) };
+        let hint = if hint.is_empty() {
+            String::new()
+        } else {
+            format!("<title>{}</title>", escape(hint))
+        };
         self.put(format_args!(
             "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{fill}\">{hint}</rect>",
             width.max(0.0),
@@ -53,7 +57,10 @@ impl Canvas {
 
     /// A filled circle.
     pub(crate) fn dot(&mut self, at: (f64, f64), radius: f64, fill: &str) {
-        self.put(format_args!("<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\" fill=\"{fill}\"/>", at.0, at.1));
+        self.put(format_args!(
+            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\" fill=\"{fill}\"/>",
+            at.0, at.1
+        ));
     }
 
     /// A line of text whose base line is at `y`.

@@ -12,7 +12,8 @@ pub enum AdminRequest {
         /// Which.
         key: String,
     },
-    /// Changes a setting until the daemon stops. Answered by [`AdminReply::Changed`] or [`AdminReply::NeedsRestart`].
+    /// Changes a setting until the daemon stops. Answered by [`AdminReply::Changed`] or
+    /// [`AdminReply::NeedsRestart`].
     SetConfig {
         /// Which.
         key: String,

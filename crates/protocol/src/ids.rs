@@ -1,6 +1,7 @@
 //! Identifiers, each a type of its own so that they cannot be mixed up.
 //!
-//! Contract: plain numbers with no behaviour beyond construction, order and display. All are `Copy`.
+//! Contract: plain numbers with no behaviour beyond construction, order and display. All are
+//! `Copy`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -58,8 +59,9 @@ id! {
     ShardIndex(u8), "shard.";
 }
 
-/// The 128-bit id of a file or named blob, never reused. The upper 64 bits are `home`, dealt out in turn by the
-/// file's creator, so that files spread evenly over the PGs; the lower 64 bits are unique.
+/// The 128-bit id of a file or named blob, never reused. The upper 64 bits are `home`, dealt out in
+/// turn by the file's creator, so that files spread evenly over the PGs; the lower 64 bits are
+/// unique.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Gfid(u128);
 
@@ -77,8 +79,9 @@ impl Gfid {
         Self((home as u128) << 64 | unique as u128)
     }
 
-    /// The id of the file with this inode number. The metadata service deals inode numbers out in turn, so the number
-    /// itself serves as home, and a FUSE inode number names the file without a table.
+    /// The id of the file with this inode number. The metadata service deals inode numbers out in
+    /// turn, so the number itself serves as home, and a FUSE inode number names the file without a
+    /// table.
     pub const fn of_inode(inode: u64) -> Self {
         Self::from_parts(inode, inode)
     }
@@ -159,7 +162,8 @@ impl PgId {
         Self { pool: PoolId::new((raw >> 32) as u32), number: raw as u32 }
     }
 
-    /// The core that owns this PG on an OSD with `cores` cores. Clients compute the same to choose the connection.
+    /// The core that owns this PG on an OSD with `cores` cores. Clients compute the same to choose
+    /// the connection.
     pub const fn core(self, cores: u16) -> CoreId {
         CoreId::new((self.number % cores as u32) as u16)
     }
@@ -292,7 +296,8 @@ impl fmt::Debug for ClusterId {
     }
 }
 
-/// An erasure profile: k data and m parity shards with a striping chunk. A replicated pool has k = 1.
+/// An erasure profile: k data and m parity shards with a striping chunk. A replicated pool has k
+/// = 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedProfile")]
 pub struct Profile {
@@ -341,18 +346,28 @@ pub enum ProfileError {
 impl Profile {
     /// Bytes of user data of an object, at most.
     pub const OBJECT_BYTES_DEFAULT: u64 = 64 << 20;
-    /// The unit of checksums, and the least chunk, in bytes: a 512-byte-aligned direct write never splits it.
+    /// The unit of checksums, and the least chunk, in bytes: a 512-byte-aligned direct write never
+    /// splits it.
     pub const SECTOR_BYTES: u32 = 512;
 
-    /// A checked profile. For a k that does not divide the default object size pass a multiple of `k * chunk_bytes`.
+    /// A checked profile. For a k that does not divide the default object size pass a multiple of
+    /// `k * chunk_bytes`.
     ///
     /// # Errors
     /// See [`ProfileError`].
-    pub const fn new(k: u8, m: u8, chunk_bytes: u32, object_bytes: u64) -> Result<Self, ProfileError> {
+    pub const fn new(
+        k: u8,
+        m: u8,
+        chunk_bytes: u32,
+        object_bytes: u64,
+    ) -> Result<Self, ProfileError> {
         if k == 0 || k as u32 + m as u32 > 16 {
             return Err(ProfileError::Shards { k, m });
         }
-        if chunk_bytes < Self::SECTOR_BYTES || chunk_bytes > 1 << 20 || !chunk_bytes.is_power_of_two() {
+        if chunk_bytes < Self::SECTOR_BYTES
+            || chunk_bytes > 1 << 20
+            || !chunk_bytes.is_power_of_two()
+        {
             return Err(ProfileError::Chunk(chunk_bytes));
         }
         let stripe = k as u64 * chunk_bytes as u64;

@@ -9,9 +9,10 @@
 //! * [`rules`]: the write protocol's rules by name.
 //! * [`scrub`]: what operators ask of scrubbing.
 //!
-//! Hot messages are `zerocopy` structs that stand at the start of a frame's front segment; their bulk bytes are the
-//! frame's data segment. Control messages are serde enums in postcard ([`encode`], [`decode`]) in the front segment.
-//! A receiver of a control message must treat every field as untrusted.
+//! Hot messages are `zerocopy` structs that stand at the start of a frame's front segment; their
+//! bulk bytes are the frame's data segment. Control messages are serde enums in postcard
+//! ([`encode`], [`decode`]) in the front segment. A receiver of a control message must treat every
+//! field as untrusted.
 //!
 //! Depends on nothing of Trefoil. Start reading at [`shard::WriteRequest`] and
 //! docs/design/write-path.md.
@@ -36,8 +37,9 @@ pub use rules::{Rule, Rules};
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Version of all wire formats together; peers of different versions refuse each other in the handshake.
-pub const PROTOCOL_VERSION: u16 = 6;
+/// Version of all wire formats together; peers of different versions refuse each other in the
+/// handshake.
+pub const PROTOCOL_VERSION: u16 = 7;
 
 /// Where a monitor listens, and is sought, unless told otherwise.
 pub const MONITOR_PORT: u16 = 7400;
@@ -55,7 +57,9 @@ pub struct DecodeError {
 /// # Panics
 /// Never for the types of this crate: they hold nothing that postcard cannot encode.
 pub fn encode<T: Serialize>(message: &T) -> Bytes {
-    Bytes::from(postcard::to_stdvec(message).expect("control messages contain only encodable types"))
+    Bytes::from(
+        postcard::to_stdvec(message).expect("control messages contain only encodable types"),
+    )
 }
 
 /// Decodes a control message; `what` names it in the error.

@@ -37,8 +37,10 @@ impl ByteRange {
 
     /// What is left of this one without the other: at most two ranges.
     pub fn without(self, other: ByteRange) -> impl Iterator<Item = ByteRange> {
-        let before = (self.start < other.start).then(|| ByteRange { last: self.last.min(other.start - 1), ..self });
-        let after = (self.last > other.last).then(|| ByteRange { start: self.start.max(other.last + 1), ..self });
+        let before = (self.start < other.start)
+            .then(|| ByteRange { last: self.last.min(other.start - 1), ..self });
+        let after = (self.last > other.last)
+            .then(|| ByteRange { start: self.start.max(other.last + 1), ..self });
         before.into_iter().chain(after)
     }
 }
@@ -61,8 +63,8 @@ pub enum LockOp {
     Test(RangeLock),
     /// Takes it at once. Answer: `Done`; EAGAIN, ENOLCK.
     Set(RangeLock),
-    /// Takes it, or waits for it. Answer: `Done`; EINPROGRESS after a moment: ask again under the same id, or cancel;
-    /// EDEADLK, ENOLCK.
+    /// Takes it, or waits for it. Answer: `Done`; EINPROGRESS after a moment: ask again under the
+    /// same id, or cancel; EDEADLK, ENOLCK.
     Wait(RangeLock, WaitId),
     /// Gives a wait up. Answer: `Count`, 0 if there was none (any more): the lock may be held.
     Cancel(WaitId),
@@ -70,6 +72,8 @@ pub enum LockOp {
     Clear(ByteRange),
     /// The owner has closed the file. Answer: `Done`.
     Close,
+    /// Which session is in the way of this lock? Answer: `Holder`.
+    Who(RangeLock),
 }
 
 /// A lock that a session says it holds, after a restart of the service.
@@ -92,7 +96,10 @@ mod tests {
         let range = |start, last| ByteRange { start, last };
         assert!(range(0, 4).touches(range(5, 9)) && !range(0, 4).overlaps(range(5, 9)));
         assert!(!range(0, 3).touches(range(5, 9)));
-        assert!(ByteRange::ALL.touches(range(0, 0)) && range(u64::MAX, u64::MAX).touches(ByteRange::ALL));
+        assert!(
+            ByteRange::ALL.touches(range(0, 0))
+                && range(u64::MAX, u64::MAX).touches(ByteRange::ALL)
+        );
         let rest: Vec<_> = ByteRange::ALL.without(range(5, 9)).collect();
         assert_eq!(rest, [range(0, 4), range(10, u64::MAX)]);
         assert_eq!(range(5, 9).without(ByteRange::ALL).count(), 0);

@@ -18,13 +18,15 @@ pub enum MonitorRequest {
     Boot {
         /// Who.
         osd: OsdId,
-        /// The random id of its disk; another one than before needs the operator's consent (`ReplaceOsd`).
+        /// The random id of its disk; another one than before needs the operator's consent
+        /// (`ReplaceOsd`).
         fsid: u128,
         /// Where it listens.
         addr: SocketAddr,
         /// Its number of cores.
         cores: u16,
-        /// The machine was restarted since the last clean stop or crash of the process: unsynced writes may be lost.
+        /// The machine was restarted since the last clean stop or crash of the process: unsynced
+        /// writes may be lost.
         lost: bool,
         /// The disk holds nothing.
         blank: bool,
@@ -100,7 +102,8 @@ pub enum MonitorRequest {
         /// The namespace was of this cluster before this start: it is no new one.
         old: bool,
     },
-    /// The operator gives up the disk of an OSD that is down: its next boot may be with another, empty one.
+    /// The operator gives up the disk of an OSD that is down: its next boot may be with another,
+    /// empty one.
     ReplaceOsd {
         /// Whose.
         osd: OsdId,
@@ -119,6 +122,20 @@ pub enum MonitorRequest {
     Events {
         /// The number.
         after: u64,
+    },
+    /// Declares a session dead before its time is over, as if it had not been renewed: what it
+    /// holds goes to others once its last writes are decided. Done also for one that is not there
+    /// any more.
+    EvictSession {
+        /// Whose.
+        session: SessionId,
+    },
+    /// Gives a pool another name.
+    RenamePool {
+        /// The pool by its present name.
+        name: String,
+        /// Its new name, unique.
+        new_name: String,
     },
 }
 
@@ -166,6 +183,11 @@ pub enum MonitorReply {
     Fenced,
     /// Events, oldest first.
     Events(Vec<ClusterEvent>),
+    /// This monitor does not lead: nothing was done. Ask another.
+    NotLeader {
+        /// Who leads, as far as this one knows.
+        leader: Option<SocketAddr>,
+    },
 }
 
 /// Something that happened, for people.
@@ -190,6 +212,8 @@ pub struct MapUpdate {
     pub epoch: Epoch,
     /// `cluster::ClusterMap`, encoded.
     pub map: Vec<u8>,
+    /// Where all monitors listen, the one that says so among them; empty if it is the only one.
+    pub monitors: Vec<SocketAddr>,
 }
 
 /// How an OSD is; part of heartbeats.
@@ -199,12 +223,15 @@ pub struct OsdReport {
     pub osd: OsdId,
     /// The map epoch that it knows.
     pub epoch: Epoch,
-    /// Which file system of its machine it is on: OSDs with equal numbers on one machine share its space. 0: unknown.
+    /// Which file system of its machine it is on: OSDs with equal numbers on one machine share its
+    /// space. 0: unknown.
     pub disk: u64,
     /// Bytes of its disk.
     pub total_bytes: u64,
-    /// Bytes used on its disk.
+    /// Bytes used on its disk, by whomever.
     pub used_bytes: u64,
+    /// Bytes that its fragments take there, as it saw them last.
+    pub stored_bytes: u64,
     /// Bytes that it will still take.
     pub free_bytes: u64,
     /// Per cent of its disk that are used, of what can be used.
@@ -221,7 +248,8 @@ pub struct OsdReport {
     pub to_rebuild: Vec<PgBacklog>,
     /// Bytes rebuilt since start.
     pub rebuilt_bytes: u64,
-    /// Bytes of what had to be rebuilt, in the unit of [`PgBacklog::bytes`], that are dealt with since start.
+    /// Bytes of what had to be rebuilt, in the unit of [`PgBacklog::bytes`], that are dealt with
+    /// since start.
     pub recovered_bytes: u64,
     /// Checksum errors found and repaired since start.
     pub corrupt_found: u64,
@@ -272,14 +300,16 @@ pub struct PgBacklog {
     pub is_counted: bool,
 }
 
-/// What of the whole cluster still has to be rebuilt, on OSDs that are up. All zero when everything is clean.
+/// What of the whole cluster still has to be rebuilt, on OSDs that are up. All zero when everything
+/// is clean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryStatus {
     /// Objects left.
     pub objects: u64,
     /// Bytes left, as in [`PgBacklog::bytes`].
     pub bytes: u64,
-    /// Shards whose objects are not counted yet, and not in these numbers: they have only just come back.
+    /// Shards whose objects are not counted yet, and not in these numbers: they have only just come
+    /// back.
     pub shards_uncounted: u64,
     /// Bytes in a second, over the last seconds.
     pub bytes_per_sec: u64,
@@ -297,8 +327,9 @@ pub enum ObjectStore {
     Memory,
 }
 
-/// How far an OSD carries operations before it answers as if they were done: for measuring what each part of the path
-/// costs (LCAM paper, Figures 14 and 15). Anything but `None` loses what is written.
+/// How far an OSD carries operations before it answers as if they were done: for measuring what
+/// each part of the path costs (LCAM paper, Figures 14 and 15). Anything but `None` loses what is
+/// written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathCut {
     /// To their end.
@@ -306,7 +337,8 @@ pub enum PathCut {
     None,
     /// Until a worker has dispatched them: `MsgrTest`.
     Msgr,
-    /// Until the PG has processed them; nothing is journalled or stored, reads give zeros: `Msgr+PGTest`.
+    /// Until the PG has processed them; nothing is journalled or stored, reads give zeros:
+    /// `Msgr+PGTest`.
     MsgrPg,
 }
 
@@ -422,6 +454,8 @@ pub struct ClusterStatus {
     pub total_bytes: u64,
     /// User bytes that still fit.
     pub free_bytes: u64,
+    /// User bytes that the cluster stores: what its fragments take, without parity.
+    pub stored_bytes: u64,
 }
 
 impl ClusterStatus {
@@ -461,7 +495,8 @@ pub struct PoolStatus {
     pub pg_num: u32,
 }
 
-/// The monitor's coordinator to an in-sync member, about a dead session (model: `Collect`, `Decide`).
+/// The monitor's coordinator to an in-sync member, about a dead session (model: `Collect`,
+/// `Decide`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResolveRequest {
     /// Fence the session, sync, and say what of it is there.

@@ -1,8 +1,9 @@
 //! Talk with the metadata service.
 //!
-//! Contract: a request is carried out once even when it is sent again after a lost connection or a restart of the
-//! service: the pair (session, request number) identifies it, and the answer is kept until the client says that it has
-//! it (`answered`). Times are the caller's; names are 1..=255 bytes without `/` and NUL; errors are POSIX errnos.
+//! Contract: a request is carried out once even when it is sent again after a lost connection or a
+//! restart of the service: the pair (session, request number) identifies it, and the answer is kept
+//! until the client says that it has it (`answered`). Times are the caller's; names are 1..=255
+//! bytes without `/` and NUL; errors are POSIX errnos.
 
 use crate::ids::{Epoch, Gfid, PoolId, SessionId};
 use crate::lock::{LockClaim, LockOp, LockOwner, RangeLock};
@@ -22,6 +23,9 @@ pub const SECURITY_CAPABILITY: &[u8] = b"security.capability";
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute of the POSIX ACL that files made in a directory inherit.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+/// Takes the place of a pool in [`NamespaceOp::BlobRoot`] for the hidden directory that holds the
+/// volumes of all pools. No pool has this number: they count from 1.
+pub const VOLUMES: PoolId = PoolId::new(u32::MAX);
 /// Most links of a file.
 pub const LINK_MAX: u32 = 65_000;
 
@@ -45,7 +49,9 @@ pub enum FileKind {
 }
 
 /// A time since 1970-01-01 UTC.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Timestamp {
     /// Seconds.
     pub secs: i64,
@@ -87,6 +93,25 @@ pub struct Attr {
     /// It has extended attributes, POSIX ACLs among them. Of one that has none nobody need be asked
     /// for them.
     pub has_xattrs: bool,
+    /// How far the size tells what a regular file takes on disk.
+    pub footprint: Footprint,
+}
+
+/// How far the size of a regular file tells what it takes on disk. What comes later may only be
+/// more than what came before, as a writer learns it.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub enum Footprint {
+    /// Nobody knows: an older version made the file, or its writer died.
+    #[default]
+    Unknown,
+    /// All of it holds data.
+    Dense,
+    /// There may be holes, or space that is reserved.
+    Sparse,
+    /// There may be reserved space behind the end, too.
+    Beyond,
 }
 
 /// What nobody may do to a file or directory until root takes the flag away (chattr(1)).
@@ -137,8 +162,9 @@ pub struct Grant {
     pub mode: LeaseMode,
     /// Greater than that of every grant before it, over restarts of the service too.
     pub token: u64,
-    /// Of the newest map that the service or any session which spoke to it has: the lease is used only with one at least
-    /// as new, for an older one may lead to shards that missed the last holder's writes.
+    /// Of the newest map that the service or any session which spoke to it has: the lease is used
+    /// only with one at least as new, for an older one may lead to shards that missed the last
+    /// holder's writes.
     pub epoch: Epoch,
 }
 
@@ -176,8 +202,11 @@ pub struct SetAttr {
     pub mtime: Option<Timestamp>,
     /// New change time.
     pub ctime: Option<Timestamp>,
-    /// Beside a size or a modification time: later times may follow, as long as the session is alive. If it dies first, mtime and
-    /// ctime become the moment at which that is noticed, unless they are later. Holds until a size or a modification time comes without it.
+    /// What the holder of the write lease knows of the file's space.
+    pub footprint: Option<Footprint>,
+    /// Beside a size or a modification time: later times may follow, as long as the session is
+    /// alive. If it dies first, mtime and ctime become the moment at which that is noticed, unless
+    /// they are later. Holds until a size or a modification time comes without it.
     pub times_follow: bool,
 }
 
@@ -226,7 +255,8 @@ pub enum NamespaceOp {
         gfid: Gfid,
         /// How.
         set: SetAttr,
-        /// The answer comes when the change, and all that was answered before, is on disk, as after `Sync`.
+        /// The answer comes when the change, and all that was answered before, is on disk, as after
+        /// `Sync`.
         sync: bool,
     },
     /// Makes a file of any kind but a link. Answer: `Attr`; with `open` it is open as after `Open`,
@@ -277,14 +307,15 @@ pub enum NamespaceOp {
         /// Name.
         name: Vec<u8>,
     },
-    /// Removes a name that is not a directory. The file goes when no link and no opener is left. Answer: `Done`.
+    /// Removes a name that is not a directory. The file goes when no link and no opener is left.
+    /// Answer: `Done`.
     Unlink {
         /// Directory.
         parent: Gfid,
         /// Name.
         name: Vec<u8>,
-        /// If the name is removed, the session gives its lease on this file back, as with `ReturnLease`: so nobody has to
-        /// ask for it when the file goes.
+        /// If the name is removed, the session gives its lease on this file back, as with
+        /// `ReturnLease`: so nobody has to ask for it when the file goes.
         gives: Option<Gfid>,
     },
     /// Removes an empty directory. Answer: `Done`.
@@ -326,19 +357,23 @@ pub enum NamespaceOp {
         /// Which directory.
         gfid: Gfid,
     },
-    /// The session opens the file, and wants a lease on it. Waits for its recall from others. Answer: `Opened`.
+    /// The session opens the file, and wants a lease on it. Waits for its recall from others.
+    /// Answer: `Opened`.
     Open {
         /// Which.
         gfid: Gfid,
-        /// The lease wanted; a session's lease is the strongest that it asked for and did not return.
+        /// The lease wanted; a session's lease is the strongest that it asked for and did not
+        /// return.
         lease: LeaseMode,
     },
-    /// The session has closed the file (its last handle). Its lease stays until it returns it. Answer: `Done`.
+    /// The session has closed the file (its last handle). Its lease stays until it returns it.
+    /// Answer: `Done`.
     Close {
         /// Which.
         gfid: Gfid,
     },
-    /// Gives a lease back or down to `keep`, with the size and times that only its holder knew. Answer: `Done`.
+    /// Gives a lease back or down to `keep`, with the size and times that only its holder knew.
+    /// Answer: `Done`.
     ReturnLease {
         /// Which.
         gfid: Gfid,
@@ -347,7 +382,8 @@ pub enum NamespaceOp {
         /// The last changes of attributes.
         set: SetAttr,
     },
-    /// After a restart of the service: the session holds these leases and has these files open. Answer: `Kept`.
+    /// After a restart of the service: the session holds these leases and has these files open.
+    /// Answer: `Kept`.
     Reclaim {
         /// What it holds.
         held: Vec<Held>,
@@ -357,13 +393,14 @@ pub enum NamespaceOp {
         mount: bool,
         /// It wants to know what became of the commits of this start and those after it.
         since: u64,
-        /// The start that answered the first request; 0 in the first. Another one takes none for the last.
+        /// The start that answered the first request; 0 in the first. Another one takes none for
+        /// the last.
         begun: u64,
         /// Nothing follows in a further request.
         last: bool,
     },
-    /// The session is a mount: its kernel caches names and attributes. Before it is answered, nobody else may count on
-    /// being the only one. Answer: `Done`.
+    /// The session is a mount: its kernel caches names and attributes. Before it is answered,
+    /// nobody else may count on being the only one. Answer: `Done`.
     Mount,
     /// About byte-range locks. Answer: see [`LockOp`].
     Lock {
@@ -374,7 +411,8 @@ pub enum NamespaceOp {
         /// What.
         op: LockOp,
     },
-    /// Sets the flags of a file or directory; who may is for the client's kernel to decide. Answer: `Attr`.
+    /// Sets the flags of a file or directory; who may is for the client's kernel to decide. Answer:
+    /// `Attr`.
     SetFlags {
         /// Which.
         gfid: Gfid,
@@ -420,15 +458,22 @@ pub enum NamespaceOp {
     Sync,
     /// Number of files. Answer: `Count`.
     StatFs,
-    /// The hidden directory that holds a pool's named blobs, made if missing. Answer: `Attr`.
+    /// The hidden directory that holds a pool's named blobs, or the volumes, made if missing.
+    /// Answer: `Attr`.
     BlobRoot {
-        /// Which pool.
+        /// Which pool, or [`VOLUMES`].
         pool: PoolId,
+    },
+    /// What a recall of leases on names asked for is forgotten. Answer: `Done`.
+    ReturnNames {
+        /// The recall.
+        recall: NamesRecall,
     },
 }
 
 impl NamespaceOp {
-    /// May a session ask this after another one that died with it unanswered? True for what changes nothing.
+    /// May a session ask this after another one that died with it unanswered? True for what changes
+    /// nothing.
     pub const fn is_question(&self) -> bool {
         matches!(
             self,
@@ -437,7 +482,7 @@ impl NamespaceOp {
                 | Self::Parent { .. }
                 | Self::ReadLink { .. }
                 | Self::ReadDir { .. }
-                | Self::Lock { op: LockOp::Test(_), .. }
+                | Self::Lock { op: LockOp::Test(_) | LockOp::Who(_), .. }
                 | Self::GetXattr { .. }
                 | Self::ListXattr { .. }
                 | Self::StatFs
@@ -480,10 +525,14 @@ pub struct Held {
     pub open: bool,
 }
 
-/// A commit of the service's store. What is carried out by one is in the store as a whole or not at all, and not without all before it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+/// A commit of the service's store. What is carried out by one is in the store as a whole or not at
+/// all, and not without all before it.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Commit {
-    /// How often the service had been started; never the same for two starts, whatever was lost between them.
+    /// How often the service had been started; never the same for two starts, whatever was lost
+    /// between them.
     pub start: u64,
     /// How many commits there were since.
     pub number: u64,
@@ -520,17 +569,20 @@ pub enum Reply {
     Errno(i32),
     /// The session is dead: open a new one.
     Fenced,
-    /// The service has just started and waits for leases to be reclaimed, or a recall takes long: ask again shortly,
-    /// with the same number.
+    /// The service has just started and waits for leases to be reclaimed, or a recall takes long:
+    /// ask again shortly, with the same number.
     TryAgain,
     /// To `Reclaim`.
     Kept {
-        /// The last commit that is left of each start in question, this one's last. Those that came later, and whole starts that are not
-        /// named, were lost with the power of the service's machine.
+        /// The last commit that is left of each start in question, this one's last. Those that came
+        /// later, and whole starts that are not named, were lost with the power of the service's
+        /// machine.
         commits: Vec<Commit>,
         /// Files of which the session has no lease any more, or which are gone.
         refused: Vec<Gfid>,
     },
+    /// The session whose lock is in the way, if there is one.
+    Holder(Option<SessionId>),
 }
 
 /// A reply as it travels.
@@ -538,13 +590,21 @@ pub enum Reply {
 pub struct Answer {
     /// The reply.
     pub reply: Reply,
-    /// For this time, counted from when it asked, the session is the only mount: names and attributes may be cached
-    /// without asking. Milliseconds; 0: ask every time.
+    /// For this time, counted from when it asked, the session is the only mount: names and
+    /// attributes may be cached without asking. Milliseconds; 0: ask every time.
     pub alone_ms: u32,
-    /// The term in which it is. Names and attributes learned in one are not true in another: another mount was there in
-    /// between, or the service has changed something by itself. Terms grow, also over restarts of the service.
+    /// The term in which it is. Names and attributes learned in one are not true in another:
+    /// another mount was there in between, or the service has changed something by itself. Terms
+    /// grow, also over restarts of the service.
     pub alone_term: u64,
-    /// For the only mount: the attributes of the directories that the operation changed, as they are now.
+    /// One of several mounts may count for this time, counted from when it asked, on its leases on
+    /// names and attributes. Milliseconds; 0: no longer than it was told before.
+    pub names_ms: u32,
+    /// The session has a lease on everything that the reply tells, but for entries that are
+    /// `written_elsewhere`.
+    pub covered: bool,
+    /// For the only mount: the attributes of the directories that the operation changed, as they
+    /// are now.
     pub dirs: Vec<Attr>,
     /// The last commit: what the answer tells is in it, or in one before it.
     pub commit: Commit,
@@ -556,16 +616,28 @@ impl Answer {
     /// A reply that says nothing of the service.
     pub fn bare(reply: Reply) -> Self {
         let (commit, durable) = Default::default();
-        Self { reply, alone_ms: 0, alone_term: 0, dirs: Vec::new(), commit, durable }
+        let (alone_ms, alone_term, names_ms, covered) = Default::default();
+        let dirs = Vec::new();
+        Self { reply, alone_ms, alone_term, names_ms, covered, dirs, commit, durable }
     }
 }
 
-/// The service asks a session to give a lease back, down to `keep`; the session answers with `ReturnLease` when its
-/// writes on the file are stable.
+/// The service asks a session to give a lease back, down to `keep`; the session answers with
+/// `ReturnLease` when its writes on the file are stable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recall {
     /// Which file.
     pub gfid: Gfid,
     /// What the session may keep.
     pub keep: Option<LeaseMode>,
+}
+
+/// The service asks a session to forget what it knows of a file, or of a directory and its names:
+/// it is about to change. The session answers with [`NamespaceOp::ReturnNames`] at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamesRecall {
+    /// Of which file or directory; `None`: of all.
+    pub gfid: Option<Gfid>,
+    /// Tells recalls apart.
+    pub token: u64,
 }

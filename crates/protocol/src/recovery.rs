@@ -1,6 +1,8 @@
-//! What a returning, repairing or scrubbing shard asks of in-sync shards (model: `List`, `Snap`, `Report`).
+//! What a returning, repairing or scrubbing shard asks of in-sync shards (model: `List`, `Snap`,
+//! `Report`).
 //!
-//! Contract: every request names the PG's epoch; a member of another epoch answers [`RecoveryReply::Refused`].
+//! Contract: every request names the PG's epoch; a member of another epoch answers
+//! [`RecoveryReply::Refused`].
 
 use crate::ids::{Epoch, ObjectId, PgId, Seq, SessionId, ShardIndex, ShardSet};
 use crate::shard::Status;
@@ -22,14 +24,15 @@ pub struct RecoveryRequest {
 /// The kinds of questions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecoveryBody {
-    /// What did I miss, and which sessions stand where? `blank`: I hold nothing, so list every object.
-    /// Answered in pages: objects after `after`.
+    /// What did I miss, and which sessions stand where? `blank`: I hold nothing, so list every
+    /// object. Answered in pages: objects after `after`.
     List {
         /// The last object of the page before.
         after: Option<ObjectId>,
         /// List every object, not only the dirty ones.
         blank: bool,
-        /// Sessions attached to the asking shard, with the stable mark of their first attach (model: `start`).
+        /// Sessions attached to the asking shard, with the stable mark of their first attach
+        /// (model: `start`).
         attached: Vec<(SessionId, Seq)>,
     },
     /// Your piece of this range of an object, with the marks of its cut.
@@ -40,12 +43,14 @@ pub enum RecoveryBody {
         offset: u64,
         /// In bytes.
         length: u32,
-        /// Marks that the asking shard knows (per session): the member learns them, so that cuts meet.
+        /// Marks that the asking shard knows (per session): the member learns them, so that cuts
+        /// meet.
         known: Vec<(SessionId, Seq)>,
         /// What the asker must have been told at least (model: `start` or `mark`), per session.
         floor: Vec<(SessionId, Seq)>,
     },
-    /// These objects are rebuilt here for good: clear their dirty marks unless they changed since my `Snap`.
+    /// These objects are rebuilt here for good: clear their dirty marks unless they changed since
+    /// my `Snap`.
     Report {
         /// The objects.
         objects: Vec<ObjectId>,
@@ -74,7 +79,8 @@ pub enum RecoveryBody {
         /// As in `Snap`.
         floor: Vec<(SessionId, Seq)>,
     },
-    /// Rebuild this range of your fragment from shards other than `avoid`: the evidence, or the operator, is against it.
+    /// Rebuild this range of your fragment from shards other than `avoid`: the evidence, or the
+    /// operator, is against it.
     Mend {
         /// The object.
         object: ObjectId,
@@ -94,7 +100,8 @@ pub struct SessionMark {
     pub session: SessionId,
     /// Everything up to here is known to be decided (model: `settled`).
     pub settled: Seq,
-    /// The cut, if the session is resolved; `u64::MAX` if it ended with everything stable, so that all of it is kept.
+    /// The cut, if the session is resolved; `u64::MAX` if it ended with everything stable, so that
+    /// all of it is kept.
     pub closed: Option<Seq>,
     /// Last record applied to the object in question (model: `Snap::lo`); only in pieces.
     pub last_applied: Seq,
@@ -107,15 +114,15 @@ pub enum RecoveryReply {
     Listed {
         /// Objects to rebuild, in ascending order.
         objects: Vec<ObjectId>,
-        /// Bytes that each of them takes on the member's disk, in the same order; 0 where it is not known. For progress
-        /// only, so it may be missing.
+        /// Bytes that each of them takes on the member's disk, in the same order; 0 where it is not
+        /// known. For progress only, so it may be missing.
         bytes: Vec<u64>,
         /// Sessions known to the member.
         marks: Vec<SessionMark>,
         /// There are more objects.
         more: bool,
-        /// The member does not know any more what was missed, and lists all objects: what it does not name, and the asker
-        /// has, is to be looked at, too.
+        /// The member does not know any more what was missed, and lists all objects: what it does
+        /// not name, and the asker has, is to be looked at, too.
         everything: bool,
     },
     /// To `Snap`; the data segment holds the bytes from `offset` on, its missing end being hole.
@@ -143,7 +150,8 @@ pub enum RecoveryReply {
         /// There are more.
         more: bool,
     },
-    /// To `Sum`; the data segment holds the sums of the range's units, nothing if none were wanted or bytes are bad.
+    /// To `Sum`; the data segment holds the sums of the range's units, nothing if none were wanted
+    /// or bytes are bad.
     Summed {
         /// Does the object exist here?
         exists: bool,

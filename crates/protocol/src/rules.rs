@@ -1,13 +1,14 @@
-//! The rules of the write protocol by name, as its executable model has them, each with a switch for the simulator.
+//! The rules of the write protocol, as its executable model has them, and of replicated logs, by
+//! name, each with a switch for the simulator.
 //!
-//! Contract: in every program [`Rules`] has no size and [`Rules::on`] is the constant `true`, so that a rule costs
-//! nothing. Only with the feature `rule-switches`, which no program may have, a rule can be turned off: the simulator then
-//! shows that an invariant breaks without it.
+//! Contract: in every program [`Rules`] has no size and [`Rules::on`] is the constant `true`, so
+//! that a rule costs nothing. Only with the feature `rule-switches`, which no program may have, a
+//! rule can be turned off: the simulator then shows that an invariant breaks without it.
 
 /// Declares the rules with their names.
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A rule of the write protocol.
+        /// A rule of the write protocol, or of replicated logs.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Rule {
             $($(#[$doc])* $name,)*
@@ -32,7 +33,8 @@ rules! {
     AckAll,
     /// Writes of one session on one PG are reported in order, never past an unacknowledged one.
     ReportPrefix,
-    /// What was reported and is not stable must be held again in a new attach before later writes are reported.
+    /// What was reported and is not stable must be held again in a new attach before later writes
+    /// are reported.
     ReportAgain,
     /// A joining shard's acknowledgement is needed too.
     AckJoiner,
@@ -85,7 +87,8 @@ rules! {
     DirtyUntrimmed,
     /// A shard whose dirty list was cut short misses every object that a member or it holds.
     DirtyCut,
-    /// That the list was cut short is forgotten only when the shard has noted all that it misses, durably.
+    /// That the list was cut short is forgotten only when the shard has noted all that it misses,
+    /// durably.
     DirtyNoted,
     /// The data of a direct write is synced before its record counts as durable.
     DirectSync,
@@ -101,9 +104,11 @@ rules! {
     DirectJoin,
     /// Bytes are placed only where no journalled record takes bytes away, or has direct ones.
     PlaceOver,
-    /// A place is not taken while a record in the journal names it, or has moved a slot away from it.
+    /// A place is not taken while a record in the journal names it, or has moved a slot away from
+    /// it.
     PlaceKeep,
-    /// A write that is applied again leaves a slot that a later record of the journal placed as that record left it.
+    /// A write that is applied again leaves a slot that a later record of the journal placed as
+    /// that record left it.
     PlaceAhead,
     /// Only members of the in-sync set may make the PG active.
     IssOnly,
@@ -141,8 +146,8 @@ rules! {
     JoinDrop,
     /// A returning shard keeps (and applies) its records at or below that mark.
     JoinKeep,
-    /// Every live session with unresolved records attaches to the joining shard first; dead ones are resolved
-    /// first.
+    /// Every live session with unresolved records attaches to the joining shard first; dead ones
+    /// are resolved first.
     JoinAttached,
     /// The shard joins only when it has what each session had reported before it attached.
     JoinOwed,
@@ -160,7 +165,8 @@ rules! {
     JoinFloor,
     /// An object is reported rebuilt only when file and journal are synced.
     ReportSynced,
-    /// The report clears the dirty mark only if nothing of the object was trimmed since its piece was read.
+    /// The report clears the dirty mark only if nothing of the object was trimmed since its piece
+    /// was read.
     ReportSame,
     /// A shard syncs everything before it joins.
     JoinSync,
@@ -168,6 +174,22 @@ rules! {
     JoinCas,
     /// It takes over the list of resolved sessions with their cuts.
     JoinClosed,
+    /// Only what a majority holds on its disks, and this replica too, is given out or told to
+    /// anybody.
+    CommitPublish,
+    /// What a leader answers without an entry is answered after a round with a majority that began
+    /// after the question came.
+    ConfirmRenew,
+    /// After a start a replica neither votes nor stands for one longest election timeout, unless it
+    /// is the only voter or all voters say that they have just started, too.
+    BootQuiet,
+    /// A replica that lost promises returns as another one, which learns everything before it
+    /// votes.
+    NewIdentity,
+    /// Term, vote and entries are synced before the message leaves that depends on them.
+    HardSync,
+    /// A log is cut only behind a snapshot that is synced under its name.
+    SnapOrder,
 }
 
 impl Rule {

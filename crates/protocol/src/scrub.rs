@@ -1,6 +1,7 @@
 //! Talk with an OSD about scrubbing, and what it tells the monitor of it.
 //!
-//! Contract: an OSD answers for the placement groups that it leads, those whose lowest in-sync shard it holds.
+//! Contract: an OSD answers for the placement groups that it leads, those whose lowest in-sync
+//! shard it holds.
 
 use crate::ids::{ObjectId, OsdId, PgId, ShardIndex, ShardSet};
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,8 @@ pub enum ScrubRequest {
     },
     /// How far are you?
     Status,
-    /// This shard of the object is wrong: rebuild what does not match there from the others, and check again.
+    /// This shard of the object is wrong: rebuild what does not match there from the others, and
+    /// check again.
     Repair {
         /// The PG.
         pg: PgId,
@@ -75,7 +77,8 @@ pub struct PgScrub {
     pub deep_secs: u64,
 }
 
-/// Shards of an object that do not match, where the evidence does not say which is wrong, or that could not be repaired.
+/// Shards of an object that do not match, where the evidence does not say which is wrong, or that
+/// could not be repaired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubFinding {
     /// The PG.
@@ -105,7 +108,8 @@ pub struct ScrubTotals {
     pub found: u64,
     /// Of them repaired.
     pub repaired: u64,
-    /// Objects left out as they were being written all the time; the next scrub looks at them again.
+    /// Objects left out as they were being written all the time; the next scrub looks at them
+    /// again.
     pub skipped: u64,
 }
 

@@ -1,9 +1,10 @@
 //! Hot messages between a session (a client's mount) and a shard (an OSD's part of a PG).
 //!
-//! Contract: fixed little-endian layouts, no padding, every bit pattern decodes; meaning is checked by the receiver.
-//! The protocol that they carry is in docs/design/write-path.md.
+//! Contract: fixed little-endian layouts, no padding, every bit pattern decodes; meaning is checked
+//! by the receiver. The protocol that they carry is in docs/design/write-path.md.
 //!
-//! All offsets and lengths of fragments are in bytes and multiples of [`crate::Profile::SECTOR_BYTES`].
+//! All offsets and lengths of fragments are in bytes and multiples of
+//! [`crate::Profile::SECTOR_BYTES`].
 
 use crate::ids::{AttachId, Epoch, Gfid, ObjectId, PgId, Seq, SessionId, ShardSet};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// | 16..24 | session | who |
 /// | 24..32 | attach | the number of the attach that this message belongs to |
 /// | 32..40 | stable | all writes of the session up to here are durable on every shard they touch |
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct ShardHead {
     /// See the table; read with [`ShardHead::pg`].
@@ -73,7 +76,9 @@ impl ShardHead {
 }
 
 /// Which object, as it stands in messages and disk headers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct WireObject {
     raw_gfid: U128,
@@ -92,8 +97,11 @@ impl From<WireObject> for ObjectId {
     }
 }
 
-/// Begins an attach: the session introduces itself to the shard in this epoch and after every reconnect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+/// Begins an attach: the session introduces itself to the shard in this epoch and after every
+/// reconnect.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct AttachRequest {
     /// Whose.
@@ -132,7 +140,8 @@ impl Op {
     }
 }
 
-/// A record of a session's sequence of writes to a PG, as one shard gets it. The bytes are the frame's data segment.
+/// A record of a session's sequence of writes to a PG, as one shard gets it. The bytes are the
+/// frame's data segment.
 ///
 /// | bytes | field | meaning |
 /// |---|---|---|
@@ -146,7 +155,9 @@ impl Op {
 /// | 80..88 | offset | in the fragment, in bytes |
 /// | 88..92 | length | bytes of the fragment concerned; for `Write` that of the data segment |
 /// | 92..100 | logical_end | where the object's user data ends, as the writer knows it, in user bytes |
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct WriteRequest {
     /// Whose.
@@ -179,7 +190,9 @@ impl WriteRequest {
 }
 
 /// Tells the stable mark when no other message does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct MarkRequest {
     /// Whose.
@@ -195,17 +208,19 @@ impl MarkRequest {
     pub const CLOSE: u16 = 2;
 }
 
-/// What a session may have on its way to one core of an OSD, in the unit of [`space_taken`]: writes that not all shards have acknowledged. Each
-/// core keeps space for it, for every session.
+/// What a session may have on its way to one core of an OSD, in the unit of [`space_taken`]: writes
+/// that not all shards have acknowledged. Each core keeps space for it, for every session.
 pub const SESSION_WINDOW_BYTES: u64 = 8 << 20;
 
 /// Bytes of a block of a file system: what a file's space is counted in.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Bytes of disk that a new fragment takes at most without data: its header, and blocks of its table of checksums.
+/// Bytes of disk that a new fragment takes at most without data: its header, and blocks of its
+/// table of checksums.
 pub const SPACE_OF_FRAGMENT: u64 = 3 * BLOCK_BYTES;
 
-/// Bytes of disk that so many bytes take in a fragment that is there, at most: with checksums, and blocks filled in part.
+/// Bytes of disk that so many bytes take in a fragment that is there, at most: with checksums, and
+/// blocks filled in part.
 pub const fn space_of_data(bytes: u64) -> u64 {
     (bytes + bytes / 128).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES
 }
@@ -215,7 +230,8 @@ pub const fn space_taken(fragment_bytes: u64) -> u64 {
     space_of_data(fragment_bytes) + SPACE_OF_FRAGMENT
 }
 
-/// What a shard holds of a session's records; answers attaches and writes (one for many), and reports syncs.
+/// What a shard holds of a session's records; answers attaches and writes (one for many), and
+/// reports syncs.
 ///
 /// | bytes | field | meaning |
 /// |---|---|---|
@@ -227,7 +243,9 @@ pub const fn space_taken(fragment_bytes: u64) -> u64 {
 /// | 40..48 | free | bytes that the OSD will still take, beside [`SESSION_WINDOW_BYTES`] of every session; 0: full |
 /// | 48..49 | status | [`Status`] |
 /// | 49..50 | flags | bits: [`AckMessage::HELLO`], [`AckMessage::HOLD`] |
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct AckMessage {
     /// See the table.
@@ -251,8 +269,8 @@ pub struct AckMessage {
 impl AckMessage {
     /// Answers an attach.
     pub const HELLO: u8 = 1;
-    /// The journal of this core is at its limit: the session begins no more writes to it until an acknowledgement of the core comes
-    /// without this bit. What is on its way is taken.
+    /// The journal of this core is at its limit: the session begins no more writes to it until an
+    /// acknowledgement of the core comes without this bit. What is on its way is taken.
     pub const HOLD: u8 = 2;
 }
 
@@ -265,7 +283,9 @@ impl AckMessage {
 /// | 48..68 | object | gfid, index |
 /// | 68..76 | offset | in the fragment, in bytes |
 /// | 76..80 | length | in bytes |
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct ReadRequest {
     /// Whose.
@@ -280,9 +300,12 @@ pub struct ReadRequest {
     pub length: U32,
 }
 
-/// Begins the reply to a read; with [`Status::Ok`] the data segment holds the bytes. A data segment shorter than what
-/// was asked for means that the rest is hole (zeros): a fragment's unwritten end is not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+/// Begins the reply to a read; with [`Status::Ok`] the data segment holds the bytes. A data segment
+/// shorter than what was asked for means that the rest is hole (zeros): a fragment's unwritten end
+/// is not sent.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct ReadReply {
     /// The attach of the request.
@@ -294,19 +317,52 @@ pub struct ReadReply {
 }
 
 /// What a shard knows of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct StatReply {
     /// The attach of the request.
     pub attach: U64,
     /// Where the object's user data ends, in user bytes; 0 if it does not exist.
     pub logical_end: U64,
-    /// Bytes that the fragment takes on the disk.
+    /// Bytes that the fragment's data takes on the disk, with what is to be written to it still.
     pub allocated: U64,
     /// [`Status`].
     pub status: u8,
     /// Bit 0: the object exists here.
     pub flags: u8,
+}
+
+/// What of a range of a fragment has space on the disk, with its checksums.
+///
+/// | bytes | field | meaning |
+/// |---|---|---|
+/// | 0..8 | attach | the attach of the request |
+/// | 8..16 | missing | bytes of disk that it lacks, or that were taken for it |
+/// | 16..24 | free | bytes that the disk takes before it counts as full |
+/// | 24..25 | status | [`Status`]; [`Status::NoSpace`]: `missing` is more than `free` |
+/// | 25..26 | flags | bits: [`SpaceReply::RESERVES`] |
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct SpaceReply {
+    /// See the table.
+    pub attach: U64,
+    /// See the table.
+    pub missing: U64,
+    /// See the table.
+    pub free: U64,
+    /// See the table.
+    pub status: u8,
+    /// See the table.
+    pub flags: u8,
+}
+
+impl SpaceReply {
+    /// What holds the fragment can reserve space, and tell what is reserved.
+    pub const RESERVES: u8 = 1;
 }
 
 /// Where a fragment holds data, within the range asked for, in order; what lies between is hole.
@@ -330,6 +386,9 @@ pub struct ObjectsReply {
     pub status: Status,
     /// Their indexes, ascending; at most [`OBJECTS_LISTED_MAX`], then `more` is set.
     pub indexes: Vec<u32>,
+    /// Bytes that the data of each takes on the disk, as [`StatReply::allocated`], if that was
+    /// asked for; else nothing.
+    pub taken: Vec<u64>,
     /// There may be more behind the last one.
     pub more: bool,
 }

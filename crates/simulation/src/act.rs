@@ -21,7 +21,8 @@ pub enum Fault {
     Zombie,
     /// A client dies.
     Client,
-    /// A sync or a write fails, and the daemon serves nothing more until it is restarted; or a read does.
+    /// A sync or a write fails, and the daemon serves nothing more until it is restarted; or a read
+    /// does.
     Io,
     /// A disk is full for a while.
     Full,
@@ -52,7 +53,8 @@ impl Fault {
     ];
 }
 
-/// One atomic step. `s` is a session, `i` a node and so a shard, `o` an object; `v` decides of what is left open.
+/// One atomic step. `s` is a session, `i` a node and so a shard, `o` an object; `v` decides of what
+/// is left open.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "the fields are explained once, above")]
 pub enum Act {

@@ -1,6 +1,7 @@
 //! With which walks an invariant breaks when a rule is off.
 
 use crate::focus::Focus;
+use crate::quorum;
 use crate::walk::{Found, Run, breaks_again, walk};
 use protocol::{Rule, Rules};
 use std::ops::Range;
@@ -8,11 +9,11 @@ use std::ops::Range;
 /// Where to look for a rule.
 #[derive(Clone, Copy, Debug)]
 pub enum Canary {
-    /// An invariant breaks within a few walks from this seed on. Should it not, as the code has changed, all focuses are
-    /// searched.
+    /// An invariant breaks within a few walks from this seed on. Should it not, as the code has
+    /// changed, all focuses are searched.
     Breaks(Focus, u64),
-    /// Another rule does the same work: with both off an invariant breaks in some walk from this seed on, and in the same
-    /// history with either of them on none does.
+    /// Another rule does the same work: with both off an invariant breaks in some walk from this
+    /// seed on, and in the same history with either of them on none does.
     Covered {
         /// The other rule.
         by: Rule,
@@ -21,6 +22,9 @@ pub enum Canary {
         /// From where on.
         seed: u64,
     },
+    /// A rule of replicated logs: an invariant breaks in [`crate::quorum`] within a few walks from
+    /// this seed on. Should it not, all seeds are searched.
+    Quorum(u64),
 }
 
 /// Walks that are tried from the first seed on.
@@ -41,7 +45,9 @@ pub fn search(rules: Rules, focus: Focus, seed: u64) -> (Focus, Run) {
         for focus in Focus::ALL {
             let run = walk(rules, focus, from..from + WALKS_AT_ONCE, true, |_| true);
             match &run.found {
-                Some(found) if found.what.starts_with("progress") => stuck = stuck.or(Some((focus, run))),
+                Some(found) if found.what.starts_with("progress") => {
+                    stuck = stuck.or(Some((focus, run)))
+                }
                 Some(_) => return (focus, run),
                 None => {}
             }
@@ -53,12 +59,19 @@ pub fn search(rules: Rules, focus: Focus, seed: u64) -> (Focus, Run) {
     stuck.unwrap_or((focus, run))
 }
 
-/// Looks for a history that breaks an invariant without both of two rules, and does not with either one of them.
-/// `both`: without the two; `each`: without one of them.
+/// Looks for an invariant of replicated logs that breaks under these rules.
+pub fn search_quorum(rules: Rules, seed: u64) -> quorum::Run {
+    let run = quorum::walk(rules, seed..seed + WALKS, true, |_| true);
+    if run.found.is_some() { run } else { quorum::walk(rules, 1..WALKS_MAX, true, |_| true) }
+}
+
+/// Looks for a history that breaks an invariant without both of two rules, and does not with either
+/// one of them. `both`: without the two; `each`: without one of them.
 pub fn search_pair(both: Rules, each: [Rules; 2], focus: Focus, seed: u64) -> (Focus, Run) {
     let firsts = std::iter::once((focus, seed..seed + WALKS));
     let ranges = (1..WALKS_MAX).step_by(WALKS_AT_ONCE as usize);
-    let others = ranges.flat_map(|from| Focus::ALL.map(|focus| (focus, from..from + WALKS_AT_ONCE)));
+    let others =
+        ranges.flat_map(|from| Focus::ALL.map(|focus| (focus, from..from + WALKS_AT_ONCE)));
     let mut last = Run::default();
     for (focus, seeds) in firsts.chain(others) {
         last = walk_pair(both, each, focus, seeds);
@@ -76,7 +89,8 @@ pub fn walk_pair(both: Rules, each: [Rules; 2], focus: Focus, seeds: Range<u64>)
         let one = walk(both, focus, seed..seed + 1, false, |_| true);
         run.walks += 1;
         let only_both = |found: &Found| {
-            breaks_again(both, focus, found) && !each.iter().any(|rules| breaks_again(*rules, focus, found))
+            breaks_again(both, focus, found)
+                && !each.iter().any(|rules| breaks_again(*rules, focus, found))
         };
         if let Some(found) = one.found.filter(only_both) {
             run.found = Some(found);
@@ -88,7 +102,7 @@ pub fn walk_pair(both: Rules, each: [Rules; 2], focus: Focus, seeds: Range<u64>)
 
 /// The canary of a rule.
 pub const fn canary(rule: Rule) -> Canary {
-    use Canary::{Breaks, Covered};
+    use Canary::{Breaks, Covered, Quorum};
     match rule {
         Rule::AckAll => Breaks(Focus::Mixed, 76),
         Rule::ReportPrefix => Breaks(Focus::Return, 192),
@@ -159,5 +173,11 @@ pub const fn canary(rule: Rule) -> Canary {
         Rule::JoinSync => Covered { by: Rule::ReportSynced, focus: Focus::Mixed, seed: 13 },
         Rule::JoinCas => Breaks(Focus::Takeover, 31727),
         Rule::JoinClosed => Covered { by: Rule::JoinDrop, focus: Focus::Small, seed: 198 },
+        Rule::CommitPublish => Quorum(1),
+        Rule::ConfirmRenew => Quorum(340),
+        Rule::BootQuiet => Quorum(3117),
+        Rule::NewIdentity => Quorum(1379),
+        Rule::HardSync => Quorum(861),
+        Rule::SnapOrder => Quorum(143),
     }
 }

@@ -1,8 +1,10 @@
 //! What must hold, by name (docs/develop/simulator.md), and what the checker knows to tell.
 //!
-//! * **no-lost-ack**: what was stable is never dropped; what was reported only if fewer than k members kept power.
-//! * **no-torn-stripe**: at rest any two in-sync shards give the same bytes, those of the kept writes in order; no record
-//!   beyond a cut is ever applied; at the end this holds of the synced files.
+//! * **no-lost-ack**: what was stable is never dropped; what was reported only if fewer than k
+//!   members kept power.
+//! * **no-torn-stripe**: at rest any two in-sync shards give the same bytes, those of the kept
+//!   writes in order; no record beyond a cut is ever applied; at the end this holds of the synced
+//!   files.
 //! * **prefix**: the kept writes of a session are a prefix (built into the expected content).
 //! * **order**: a read returns all writes before it (`client`).
 //! * **fenced**: no in-sync shard holds a dropped record of a resolved session.
@@ -25,7 +27,8 @@ pub struct Ghost {
     pub cut: [Option<u64>; SESSIONS],
     /// The cut that was last chosen.
     pub chosen: [u64; SESSIONS],
-    /// What was reported of each session when members had to stay that had lost their unsynced tails.
+    /// What was reported of each session when members had to stay that had lost their unsynced
+    /// tails.
     pub may_lose: Vec<u64>,
     /// The shard that a sector of rotted, until it is whole again.
     pub rotten: Option<usize>,
@@ -62,7 +65,9 @@ impl World {
             let s = session.get() as usize - 1;
             self.ghost.applied[s] = self.ghost.applied[s].max(seq.get());
             if self.ghost.cut[s].is_some_and(|cut| seq.get() > cut) {
-                return Err(format!("no-torn-stripe: shard {i} applies {seq} of session {s} beyond its cut"));
+                return Err(format!(
+                    "no-torn-stripe: shard {i} applies {seq} of session {s} beyond its cut"
+                ));
             }
         }
         Ok(())
@@ -75,7 +80,11 @@ impl World {
     /// Has session `s` nothing open: resolved if dead, all stable if alive?
     pub fn is_at_rest(&self, s: usize) -> bool {
         let client = &self.clients[s];
-        if self.is_live(s) { client.run && client.stable == client.writes } else { !self.is_dead(s) }
+        if self.is_live(s) {
+            client.run && client.stable == client.writes
+        } else {
+            !self.is_dead(s)
+        }
     }
 
     /// What must hold after every step.
@@ -90,7 +99,9 @@ impl World {
                 for (session, seq, _) in shard.records() {
                     let s = session.get() as usize - 1;
                     if self.ghost.cut[s].is_some_and(|cut| seq.get() > cut) {
-                        return Err(format!("fenced: in-sync shard {i} holds {seq} of session {s} beyond its cut"));
+                        return Err(format!(
+                            "fenced: in-sync shard {i} holds {seq} of session {s} beyond its cut"
+                        ));
                     }
                 }
             }
@@ -116,7 +127,9 @@ impl World {
                 };
                 if got != want.piece(i) {
                     let want = want.piece(i);
-                    return Err(format!("no-torn-stripe: shard {i} gives {got:x?} of object {o}, not {want:x?}"));
+                    return Err(format!(
+                        "no-torn-stripe: shard {i} gives {got:x?} of object {o}, not {want:x?}"
+                    ));
                 }
             }
         }
@@ -126,13 +139,18 @@ impl World {
     /// Has everything come to rest?
     pub fn is_over(&self) -> bool {
         let view = &self.map().view;
-        let clean = view.active && view.in_sync == ShardSet::first(N as u8) && self.confirmed() == view.in_sync;
+        let clean = view.active
+            && view.in_sync == ShardSet::first(N as u8)
+            && self.confirmed() == view.in_sync;
         let current = |i: usize| self.nodes[i].known == Some(self.maps.len() - 1);
-        let idle = |i: usize| self.nodes[i].shard.as_ref().is_some_and(|shard| shard.journalled() == 0);
+        let idle =
+            |i: usize| self.nodes[i].shard.as_ref().is_some_and(|shard| shard.journalled() == 0);
         let given = |s: usize| self.clients[s].leases.is_empty() || !self.clients[s].run;
         let quiet = |s: usize| self.is_at_rest(s) && given(s);
         let sound = |i: usize| self.nodes[i].disk.rotten().next().is_none();
-        clean && (0..N).all(|i| idle(i) && current(i) && sound(i)) && (0..self.clients.len()).all(quiet)
+        clean
+            && (0..N).all(|i| idle(i) && current(i) && sound(i))
+            && (0..self.clients.len()).all(quiet)
     }
 
     /// What must hold then, of what is synced.
@@ -159,12 +177,23 @@ impl World {
                 let got = (tags(node.disk.files[o])?, tags(node.disk.durable(o))?);
                 if got != (want.piece(i), want.piece(i)) {
                     let want = want.piece(i);
-                    return Err(format!("no-torn-stripe: shard {i} ends with {got:x?} of object {o}, not {want:x?}"));
+                    return Err(format!(
+                        "no-torn-stripe: shard {i} ends with {got:x?} of object {o}, not {want:x?}"
+                    ));
                 }
             }
-            let end = self.nodes.iter().filter_map(|node| node.disk.durable(o)).map(|file| file.end).max().unwrap_or(0);
+            let end = self
+                .nodes
+                .iter()
+                .filter_map(|node| node.disk.durable(o))
+                .map(|file| file.end)
+                .max()
+                .unwrap_or(0);
             if end != want.end {
-                return Err(format!("no-torn-stripe: object {o} ends at {end}, not at {}", want.end));
+                return Err(format!(
+                    "no-torn-stripe: object {o} ends at {end}, not at {}",
+                    want.end
+                ));
             }
         }
         Ok(())
@@ -172,7 +201,8 @@ impl World {
 
     /// Where everything stands, for a message.
     pub fn standing(&self) -> String {
-        let sessions: Vec<_> = self.clients.iter().map(|c| (c.run, c.known, c.writes, c.reported, c.stable)).collect();
+        let sessions: Vec<_> =
+            self.clients.iter().map(|c| (c.run, c.known, c.writes, c.reported, c.stable)).collect();
         let node = |i: usize| {
             let (node, shard) = (&self.nodes[i], self.nodes[i].shard.as_ref());
             (
@@ -183,6 +213,10 @@ impl World {
             )
         };
         let nodes: Vec<_> = (0..N).map(node).collect();
-        format!("{:?}, of {} maps, sessions {sessions:?}, nodes {nodes:?}", self.map(), self.maps.len())
+        format!(
+            "{:?}, of {} maps, sessions {sessions:?}, nodes {nodes:?}",
+            self.map(),
+            self.maps.len()
+        )
     }
 }

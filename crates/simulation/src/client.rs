@@ -51,7 +51,9 @@ impl Content {
 
     /// The piece of a shard.
     pub fn piece(&self, i: usize) -> Tags {
-        std::array::from_fn(|at| if i == 2 { self.data[0][at] ^ self.data[1][at] } else { self.data[i][at] })
+        std::array::from_fn(|at| {
+            if i == 2 { self.data[0][at] ^ self.data[1][at] } else { self.data[i][at] }
+        })
     }
 }
 
@@ -141,14 +143,17 @@ impl World {
                     self.note(|| format!("session {s} is stable up to {seq}"));
                 }
                 Action::ShardLost(i) => {
-                    return Err(format!("no-lost-ack: in-sync shard {i} lost a stable record of session {s}"));
+                    return Err(format!(
+                        "no-lost-ack: in-sync shard {i} lost a stable record of session {s}"
+                    ));
                 }
                 Action::Fenced => self.cover("a session finds itself fenced"),
                 Action::NeedMap(_) | Action::ShardFailed(_) => {}
             }
         }
         let client = &mut self.clients[s];
-        let current = |read: &Read| read.parts.iter().all(|(i, a, _)| client.machine.is_current(si(*i), *a));
+        let current =
+            |read: &Read| read.parts.iter().all(|(i, a, _)| client.machine.is_current(si(*i), *a));
         // Rule: ReadAttempt
         if client.read.as_ref().is_some_and(|read| !current(read)) {
             client.read = None;
@@ -158,12 +163,17 @@ impl World {
         self.check_kept(s)
     }
 
-    /// Without the rule ReadAttempt a read goes on in the new attach of a shard that has not answered.
+    /// Without the rule ReadAttempt a read goes on in the new attach of a shard that has not
+    /// answered.
     fn read_again(&mut self, s: usize) {
         let client = &mut self.clients[s];
-        let Some(read) = client.read.as_mut().filter(|_| !self.rules.on(Rule::ReadAttempt)) else { return };
+        let Some(read) = client.read.as_mut().filter(|_| !self.rules.on(Rule::ReadAttempt)) else {
+            return;
+        };
         for (i, attach, _) in read.parts.iter_mut().filter(|part| part.2.is_none()) {
-            let Some(token) = client.machine.read_token(si(*i)).filter(|token| token.attach != *attach) else {
+            let Some(token) =
+                client.machine.read_token(si(*i)).filter(|token| token.attach != *attach)
+            else {
                 continue;
             };
             *attach = token.attach;
@@ -178,8 +188,12 @@ impl World {
             Rep::Ack(ack) => self.clients[s].machine.ack(self.now, si(i), &ack),
             Rep::Val { id, attach, tags } => {
                 let any = !self.rules.on(Rule::ReplyAid); // Rule: ReplyAid
-                let Some(read) = self.clients[s].read.as_mut().filter(|r| r.id == id) else { return Ok(()) };
-                let Some(part) = read.parts.iter_mut().find(|p| p.0 == i && (p.1.get() == attach || any)) else {
+                let Some(read) = self.clients[s].read.as_mut().filter(|r| r.id == id) else {
+                    return Ok(());
+                };
+                let Some(part) =
+                    read.parts.iter_mut().find(|p| p.0 == i && (p.1.get() == attach || any))
+                else {
                     return Ok(());
                 };
                 part.2 = tags;
@@ -194,7 +208,9 @@ impl World {
     }
 
     fn check_read(&mut self, s: usize) -> Check {
-        let Some(read) = self.clients[s].read.take_if(|read| read.parts.iter().all(|part| part.2.is_some())) else {
+        let Some(read) =
+            self.clients[s].read.take_if(|read| read.parts.iter().all(|part| part.2.is_some()))
+        else {
             return Ok(());
         };
         let piece = |i: usize| read.parts.iter().find(|part| part.0 == i).and_then(|part| part.2);
@@ -212,9 +228,13 @@ impl World {
         }
         self.cover("read");
         // the kernel's page locks keep reads and the same mount's writes apart
-        let unwritten =
-            self.ghost.order[read.object].last().is_none_or(|last| last.session != s || last.seq < read.begun);
-        if data.iter().all(Option::is_some) && unwritten && self.may_use(s, read.object, LeaseMode::Read) {
+        let unwritten = self.ghost.order[read.object]
+            .last()
+            .is_none_or(|last| last.session != s || last.seq < read.begun);
+        if data.iter().all(Option::is_some)
+            && unwritten
+            && self.may_use(s, read.object, LeaseMode::Read)
+        {
             self.clients[s].leases.files[read.object].cached = Some(read.want);
         }
         Ok(())
@@ -239,7 +259,8 @@ impl World {
             self.net[s][i].req.push_back(Msg::Read(id, request));
             parts.push((i, token.attach, None));
         }
-        self.clients[s].read = Some(Read { id, object: o, begun: self.clients[s].writes + 1, want, parts });
+        self.clients[s].read =
+            Some(Read { id, object: o, begun: self.clients[s].writes + 1, want, parts });
     }
 
     /// Writes.
@@ -255,7 +276,11 @@ impl World {
             _ => Op::Write,
         };
         let all = ShardSet::first(N as u8);
-        let touch = if op == Op::Write { [all, all.without(si(0)), all.without(si(1))][draw(3)] } else { all };
+        let touch = if op == Op::Write {
+            [all, all.without(si(0)), all.without(si(1))][draw(3)]
+        } else {
+            all
+        };
         let from = draw(SECTORS as u32);
         let to = from + 1 + draw((SECTORS - from) as u32);
         let range = match op {
@@ -266,10 +291,13 @@ impl World {
         let seq = self.clients[s].writes + 1;
         let mut tags = [[0; SECTORS]; 2];
         if op == Op::Write {
-            let fresh =
-                |i: usize, at: usize| 1 << 60 | (s as u64 + 1) << 40 | seq << 20 | (i as u64) << 8 | (at as u64 + 1);
+            let fresh = |i: usize, at: usize| {
+                1 << 60 | (s as u64 + 1) << 40 | seq << 20 | (i as u64) << 8 | (at as u64 + 1)
+            };
             for (i, tags) in tags.iter_mut().enumerate() {
-                range.clone().for_each(|at| tags[at] = fresh(i, at).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                range
+                    .clone()
+                    .for_each(|at| tags[at] = fresh(i, at).wrapping_mul(0x9E37_79B9_7F4A_7C15));
             }
         }
         let end = if op == Op::Delete { 0 } else { 1 + draw(4096) as u64 };
@@ -278,8 +306,11 @@ impl World {
         content.take(&effect);
         let pieces = touch.iter().map(|i| {
             let piece = content.piece(usize::from(i.get()));
-            let data =
-                if op == Op::Write { sector_bytes(piece[range.clone()].iter().copied()) } else { Default::default() };
+            let data = if op == Op::Write {
+                sector_bytes(piece[range.clone()].iter().copied())
+            } else {
+                Default::default()
+            };
             let length = if matches!(op, Op::Write | Op::Punch) { range.len() * SECTOR } else { 0 };
             let offset = if op == Op::Delete { 0 } else { (range.start * SECTOR) as u64 };
             (i, Piece { offset, length: length as u32, data, data_crc: None })
@@ -291,7 +322,11 @@ impl World {
             let file = &mut self.clients[s].leases.files[o];
             file.holder.write_begins();
             file.cached = file.cached.map(|_| content.data);
-            self.note(|| format!("session {s}'s write {seq}: {op:?} {range:?} of object {o}, shards {touch:?}"));
+            self.note(|| {
+                format!(
+                    "session {s}'s write {seq}: {op:?} {range:?} of object {o}, shards {touch:?}"
+                )
+            });
             self.ghost.order[o].push(effect);
         }
         self.pump(s)

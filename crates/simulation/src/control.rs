@@ -9,7 +9,8 @@ use protocol::monitor::{MonitorReply, MonitorRequest, OsdReport, ResolveReply, R
 use protocol::{Epoch, OsdId, ShardSet};
 use std::time::Duration;
 
-/// Time after which the monitor counts a silent peer as gone; below what it takes for a stall of its own.
+/// Time after which the monitor counts a silent peer as gone; below what it takes for a stall of
+/// its own.
 pub const SILENCE: Duration = Duration::from_millis(800);
 
 impl World {
@@ -51,7 +52,8 @@ impl World {
             if Some(s) == but_session || self.apart(Party::Client(s), Party::Monitor) {
                 continue;
             }
-            let reply = self.mon.handle(MonitorRequest::RenewSession { session: sid(s) }, self.mon_now);
+            let reply =
+                self.mon.handle(MonitorRequest::RenewSession { session: sid(s) }, self.mon_now);
             if self.clients[s].run && !matches!(reply, MonitorReply::Fenced) {
                 self.was_renewed(s);
             }
@@ -93,7 +95,10 @@ impl World {
         self.take_map();
         // what is on its way arrives all the same, and nobody takes the answer
         self.questions.iter_mut().for_each(|question| question.ticket = u64::MAX);
-        self.nodes.iter_mut().flat_map(|node| &mut node.holdings).for_each(|held| held.ticket = u64::MAX);
+        self.nodes
+            .iter_mut()
+            .flat_map(|node| &mut node.holdings)
+            .for_each(|held| held.ticket = u64::MAX);
         self.answers.clear();
     }
 
@@ -105,10 +110,13 @@ impl World {
         let reply = self.monitor(|mon, now| mon.handle(request, now));
         match reply {
             // The answer to a process that is dead by now reaches nobody.
-            MonitorReply::Done(_) if boots && self.nodes[i].stale_boots > 0 => self.nodes[i].stale_boots -= 1,
+            MonitorReply::Done(_) if boots && self.nodes[i].stale_boots > 0 => {
+                self.nodes[i].stale_boots -= 1
+            }
             MonitorReply::Done(epoch) if boots && self.nodes[i].booting => {
                 let node = &mut self.nodes[i];
-                (node.booting, node.serve_from) = (false, Some(node.serve_from.map_or(epoch, |e| e.max(epoch))));
+                (node.booting, node.serve_from) =
+                    (false, Some(node.serve_from.map_or(epoch, |e| e.max(epoch))));
                 (node.lost, node.blank) = (false, false);
             }
             MonitorReply::Done(_) if joins => self.cover("a shard joins the in-sync set"),
@@ -120,12 +128,16 @@ impl World {
     /// The boot message of node `i`.
     pub fn boot(&mut self, i: usize) {
         let osd = self.osd(i);
-        let stale = self.to_mon[i].iter().filter(|request| matches!(request, MonitorRequest::Boot { .. })).count();
+        let stale = self.to_mon[i]
+            .iter()
+            .filter(|request| matches!(request, MonitorRequest::Boot { .. }))
+            .count();
         let node = &mut self.nodes[i];
         (node.booting, node.stale_boots) = (true, stale);
         let request = MonitorRequest::Boot {
             osd,
-            // Always the same: that the operator consents to another disk is not what is walked here, its being blank is.
+            // Always the same: that the operator consents to another disk is not what is walked
+            // here, its being blank is.
             fsid: 1,
             addr: ([127, 0, 0, 1], 7000 + i as u16).into(),
             cores: 1,
@@ -140,7 +152,8 @@ impl World {
     pub fn wish(&self, i: usize) -> Option<(Epoch, Told)> {
         let node = &self.nodes[i];
         let view = node.shard.as_ref()?.view();
-        let way = node.way.as_ref().filter(|way| way.epoch == view.pg.epoch).map(|way| way.stage.told());
+        let way =
+            node.way.as_ref().filter(|way| way.epoch == view.pg.epoch).map(|way| way.stage.told());
         let wish = match way.flatten() {
             _ if view.is_in_sync() && !view.pg.active => Told::Peered,
             Some(Told::AskJoin) if !view.is_joining() => Told::AskJoin,
@@ -165,10 +178,15 @@ impl World {
     /// May this disk be lost? Never more than the code can bear.
     pub fn can_lose(&self, i: usize) -> bool {
         let state = &self.mon.state().pgs[&pg_id()];
-        let blank = (0..N).filter(|i| self.nodes[*i].blank).fold(ShardSet::EMPTY, |set, i| set.with(si(i)));
-        let safe = |set: ShardSet| set.minus(state.gone).minus(blank).without(si(i)).len() >= crate::world::K;
+        let blank =
+            (0..N).filter(|i| self.nodes[*i].blank).fold(ShardSet::EMPTY, |set, i| set.with(si(i)));
+        let safe = |set: ShardSet| {
+            set.minus(state.gone).minus(blank).without(si(i)).len() >= crate::world::K
+        };
         let view = &self.map().view;
-        state.begun && safe(state.confirmed) && (view.active || view.in_sync.is_empty() || safe(view.in_sync))
+        state.begun
+            && safe(state.confirmed)
+            && (view.active || view.in_sync.is_empty() || safe(view.in_sync))
     }
 
     // ---- the end of dead sessions
@@ -191,11 +209,15 @@ impl World {
             return Ok(());
         };
         let (taken, step) = match &request {
-            ResolveRequest::Collect { session, pgs } => (shard.fence(*session, pgs[0].1), Step::TellHolding),
+            ResolveRequest::Collect { session, pgs } => {
+                (shard.fence(*session, pgs[0].1), Step::TellHolding)
+            }
             ResolveRequest::Decide { session, cuts } => {
                 let (_, epoch, cut) = cuts[0];
                 (
-                    shard.decide(&mut node.disk, *session, epoch, cut).expect("deltas are always taken"),
+                    shard
+                        .decide(&mut node.disk, *session, epoch, cut)
+                        .expect("deltas are always taken"),
                     Step::TellDecided,
                 )
             }
@@ -205,7 +227,9 @@ impl World {
             self.note(|| format!("session {s} is cut at {cut} at shard {to}: {taken}"));
             self.ghost.chosen[s] = if taken { cut } else { self.ghost.chosen[s] };
             if self.ghost.applied[s] > cut && taken {
-                return Err(format!("no-torn-stripe: a record of session {s} beyond its cut {cut} was applied"));
+                return Err(format!(
+                    "no-torn-stripe: a record of session {s} beyond its cut {cut} was applied"
+                ));
             }
         }
         if !taken {
@@ -220,7 +244,9 @@ impl World {
     /// Node `i` answers the first question whose sync has ended.
     pub fn answer(&mut self, i: usize) {
         let node = &mut self.nodes[i];
-        let Some(at) = node.holdings.iter().position(|held| node.syncs.is_done(held.wait)) else { return };
+        let Some(at) = node.holdings.iter().position(|held| node.syncs.is_done(held.wait)) else {
+            return;
+        };
         let Held { ticket, request, .. } = node.holdings.swap_remove(at);
         let Some(shard) = &node.shard else { return };
         let reply = match request {
@@ -228,7 +254,9 @@ impl World {
                 Some(holding) => ResolveReply::Collected(vec![holding]),
                 None => ResolveReply::NotYet,
             },
-            ResolveRequest::Decide { cuts, .. } => ResolveReply::Decided(cuts.iter().map(|cut| cut.0).collect()),
+            ResolveRequest::Decide { cuts, .. } => {
+                ResolveReply::Decided(cuts.iter().map(|cut| cut.0).collect())
+            }
         };
         self.answers.push((ticket, Some(reply)));
     }

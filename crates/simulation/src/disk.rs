@@ -1,12 +1,15 @@
-//! A node's disk: its journal and its fragment files, with what the death of a process and a power loss leave of them.
+//! A node's disk: its journal and its fragment files, with what the death of a process and a power
+//! loss leave of them.
 //!
-//! Contract: a sector is a tag, its checksum a function of the tag; data that goes through must be made by
-//! [`sector_bytes`]. Journal items are in memory, then flushed (they outlive the process), then synced (they outlive a
-//! power loss). Of a fragment file the bytes reach the page cache at once, checksums and end only with a flush or sync.
+//! Contract: a sector is a tag, its checksum a function of the tag; data that goes through must be
+//! made by [`sector_bytes`]. Journal items are in memory, then flushed (they outlive the process),
+//! then synced (they outlive a power loss). Of a fragment file the bytes reach the page cache at
+//! once, checksums and end only with a flush or sync.
 
 use bytes::Bytes;
 use ec_store::pg::shard::{
-    Change, Delta, Item, Lsn, Payload, PgState, Placed, Record, Replay, ShardStore, StoreError, Summed,
+    Change, Delta, Item, Lsn, Payload, PgState, Placed, Record, Replay, ShardStore, StoreError,
+    Summed,
 };
 use protocol::{Gfid, ObjectId, PgId, Profile, Rule, Rules};
 use std::collections::BTreeMap;
@@ -121,7 +124,8 @@ impl File {
     fn part_slots(&mut self) {
         for slot in 1..SLOTS {
             if (0..slot).any(|other| self.place(other) == self.place(slot)) {
-                let free = (0..PLACES).find(|place| (0..SLOTS).all(|other| self.place(other) != *place));
+                let free =
+                    (0..PLACES).find(|place| (0..SLOTS).all(|other| self.place(other) != *place));
                 self.map[slot] = free.expect("more places than slots") as u8 + 1;
             }
         }
@@ -358,7 +362,8 @@ impl Disk {
                         (more >> 16) % n
                     };
                     (SECTORS..tags.len()).for_each(|at| tags[at] = torn(at, draw_more(3)));
-                    let map = std::array::from_fn(|slot| [old, new][draw_more(2) as usize].map[slot]);
+                    let map =
+                        std::array::from_fn(|slot| [old, new][draw_more(2) as usize].map[slot]);
                     let mut file = File { tags, map, ..table };
                     file.part_slots();
                     Some(file)
@@ -375,8 +380,8 @@ impl Disk {
         self.first_bad(&self.read(pg)).is_some()
     }
 
-    /// Reads the journal again, which syncs what it gives as the product's does, and checks direct records. Says whether
-    /// one lacked its bytes.
+    /// Reads the journal again, which syncs what it gives as the product's does, and checks direct
+    /// records. Says whether one lacked its bytes.
     pub fn replay(&mut self, pg: PgId) -> (Replay, bool) {
         self.synced = self.flushed;
         let mut replay = self.read(pg);
@@ -415,7 +420,9 @@ impl Disk {
             match item {
                 Stored::Record(record) if *lsn >= upto => replay.record(*lsn, record.clone()),
                 Stored::Delta(delta) => replay.delta(delta),
-                Stored::Checkpoint(_, state) if Some(at) == last => replay.checkpoint(state.clone()),
+                Stored::Checkpoint(_, state) if Some(at) == last => {
+                    replay.checkpoint(state.clone())
+                }
                 _ => {}
             }
         }
@@ -428,10 +435,14 @@ impl Disk {
             let Some(file) = self.files[number(record.object)] else { return record.is_direct() };
             let first = record.offset as usize / SECTOR;
             match &record.payload {
-                Payload::Direct(crcs) => crcs.iter().enumerate().any(|(n, sum)| crc(file.tag(first + n)) != *sum),
-                Payload::Placed(placed) => {
-                    placed.crcs.iter().enumerate().any(|(n, sum)| crc(file.placed_tag(placed, n)) != *sum)
+                Payload::Direct(crcs) => {
+                    crcs.iter().enumerate().any(|(n, sum)| crc(file.tag(first + n)) != *sum)
                 }
+                Payload::Placed(placed) => placed
+                    .crcs
+                    .iter()
+                    .enumerate()
+                    .any(|(n, sum)| crc(file.placed_tag(placed, n)) != *sum),
                 Payload::Journalled(_) | Payload::Nothing => false,
             }
         };
@@ -441,8 +452,11 @@ impl Disk {
     /// The slots that a write consists of, if such are placed.
     fn slots(&self, offset: u64, data: &Summed) -> Option<Range<usize>> {
         let bytes = SLOT * SECTOR;
-        let is_whole = (offset as usize).is_multiple_of(bytes) && data.len().is_multiple_of(bytes) && !data.is_empty();
-        (self.places && is_whole).then(|| offset as usize / bytes..(offset as usize + data.len()) / bytes)
+        let is_whole = (offset as usize).is_multiple_of(bytes)
+            && data.len().is_multiple_of(bytes)
+            && !data.is_empty();
+        (self.places && is_whole)
+            .then(|| offset as usize / bytes..(offset as usize + data.len()) / bytes)
     }
 
     fn file(&mut self, o: usize) -> &mut File {
@@ -504,11 +518,14 @@ impl Disk {
                     if let Some((_, places)) = self.named.get_mut(&lsn) {
                         places.push(old);
                     }
-                    self.file(o).map[slot] = if usize::from(*place) == slot { 0 } else { *place as u8 + 1 };
+                    self.file(o).map[slot] =
+                        if usize::from(*place) == slot { 0 } else { *place as u8 + 1 };
                 }
                 self.publish(o, offset, &placed.crcs, logical_end);
             }
-            Change::Publish { offset, crcs, logical_end } => self.publish(o, offset, crcs, logical_end),
+            Change::Publish { offset, crcs, logical_end } => {
+                self.publish(o, offset, crcs, logical_end)
+            }
             Change::Punch { offset, length, logical_end } => {
                 self.wipe(o, sectors(offset..offset.saturating_add(length)));
                 let file = self.file(o);
@@ -550,8 +567,11 @@ impl Disk {
         let is_synced = |(o, at): &(usize, usize)| {
             let layers = [self.files[*o], self.cache[*o], self.disk[*o]];
             let sectors = layers.map(|file| file.map(|file| (file.tag(*at), file.crcs[*at])));
-            let is_data = |(tag, sum): (u64, u32)| sum == crc(tag) || sum == 0 && tag != 0 && self.has_direct(*o, *at);
-            sectors[0].is_some_and(is_data) && sectors[1..].iter().all(|sector| *sector == sectors[0])
+            let is_data = |(tag, sum): (u64, u32)| {
+                sum == crc(tag) || sum == 0 && tag != 0 && self.has_direct(*o, *at)
+            };
+            sectors[0].is_some_and(is_data)
+                && sectors[1..].iter().all(|sector| *sector == sectors[0])
         };
         all.filter(is_synced).collect()
     }
@@ -559,22 +579,27 @@ impl Disk {
     fn has_direct(&self, o: usize, at: usize) -> bool {
         let at = (at * SECTOR) as u64;
         self.journal.iter().any(|(_, item)| match item {
-            Stored::Record(record) => record.is_direct() && number(record.object) == o && record.span().contains(&at),
+            Stored::Record(record) => {
+                record.is_direct() && number(record.object) == o && record.span().contains(&at)
+            }
             _ => false,
         })
     }
 
     /// A sector rots on the disk, and is read from there.
     pub fn rot(&mut self, o: usize, at: usize) {
-        for file in [&mut self.files[o], &mut self.cache[o], &mut self.disk[o]].into_iter().flatten() {
+        for file in
+            [&mut self.files[o], &mut self.cache[o], &mut self.disk[o]].into_iter().flatten()
+        {
             file.tags[file.at(at)] = ROT;
         }
     }
 
     /// Is anything rotten, or may a power loss bring something back that was?
     pub fn has_rot(&self) -> bool {
-        let rotten =
-            |file: File, o: usize, at: usize| file.is_rotten(at) || file.tag(at) == ROT && self.has_direct(o, at);
+        let rotten = |file: File, o: usize, at: usize| {
+            file.is_rotten(at) || file.tag(at) == ROT && self.has_direct(o, at)
+        };
         (0..OBJECTS).any(|o| {
             let layers = [self.files[o], self.cache[o], self.disk[o]];
             layers.into_iter().flatten().any(|file| (0..SECTORS).any(|at| rotten(file, o, at)))
@@ -610,7 +635,8 @@ impl ShardStore for Disk {
     }
 
     fn is_unwritten(&mut self, _: PgId, object: ObjectId, range: Range<u64>) -> bool {
-        self.files[number(object)].is_none_or(|file| file.crcs[sectors(range)].iter().all(|crc| *crc == 0))
+        self.files[number(object)]
+            .is_none_or(|file| file.crcs[sectors(range)].iter().all(|crc| *crc == 0))
     }
 
     fn write_direct(
@@ -632,19 +658,34 @@ impl ShardStore for Disk {
         Ok(tags_of(data).map(crc).collect())
     }
 
-    fn place(&mut self, _: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Option<Placed>, StoreError> {
+    fn place(
+        &mut self,
+        _: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Summed,
+    ) -> Result<Option<Placed>, StoreError> {
         let o = number(object);
-        let (Some(slots), Some(file)) = (self.slots(offset, data).filter(|_| !self.full), self.files[o]) else {
+        let (Some(slots), Some(file)) =
+            (self.slots(offset, data).filter(|_| !self.full), self.files[o])
+        else {
             return Ok(None);
         };
         // Rule: PlaceKeep
         let keeps = self.rules.on(Rule::PlaceKeep);
         let named = |place: usize| {
-            keeps && self.named.values().any(|(of, places)| *of == o && places.contains(&(place as u16)))
+            keeps
+                && self
+                    .named
+                    .values()
+                    .any(|(of, places)| *of == o && places.contains(&(place as u16)))
         };
         let used = |place: usize| (0..SLOTS).any(|slot| file.place(slot) == place);
-        let free: Box<[u16]> =
-            (0..PLACES).filter(|place| !used(*place) && !named(*place)).take(slots.len()).map(|p| p as u16).collect();
+        let free: Box<[u16]> = (0..PLACES)
+            .filter(|place| !used(*place) && !named(*place))
+            .take(slots.len())
+            .map(|p| p as u16)
+            .collect();
         if free.len() < slots.len() {
             return Ok(None);
         }
@@ -659,7 +700,13 @@ impl ShardStore for Disk {
         Ok(Some(Placed { slot_bytes: (SLOT * SECTOR) as u32, places: free, crcs }))
     }
 
-    fn apply(&mut self, _: PgId, _: &Profile, object: ObjectId, changes: &[Change<'_>]) -> Result<(), StoreError> {
+    fn apply(
+        &mut self,
+        _: PgId,
+        _: &Profile,
+        object: ObjectId,
+        changes: &[Change<'_>],
+    ) -> Result<(), StoreError> {
         if self.full && changes.iter().any(|c| matches!(c, Change::Write { .. })) {
             return Err(StoreError::NoSpace);
         }

@@ -1,6 +1,7 @@
 //! What walks dwell on: bounds, and which steps are early, late or seldom.
 //!
-//! Contract: a focus only makes some of the possible histories likelier; none of its walks does what could not happen.
+//! Contract: a focus only makes some of the possible histories likelier; none of its walks does
+//! what could not happen.
 
 use crate::act::Fault;
 use crate::world::{Bounds, Late, N, SESSIONS, Then};
@@ -82,7 +83,8 @@ impl Focus {
         let mut bounds = mixed(&mut rng);
         focus.dwell(&mut bounds, &mut rng);
         if bounds.sessions > 1 {
-            // Journals that are full of several sessions' records may wait for each other: nothing here solves that.
+            // Journals that are full of several sessions' records may wait for each other: nothing
+            // here solves that.
             bounds.records_max = 64;
         }
         bounds
@@ -91,35 +93,59 @@ impl Focus {
     fn dwell(self, bounds: &mut Bounds, rng: &mut Rng) {
         match self {
             Focus::Small => {
-                let kinds =
-                    [(Fault::Crash, 2), (Fault::Power, 2), (Fault::Zombie, 1), (Fault::Client, 1), (Fault::Lose, 1)];
+                let kinds = [
+                    (Fault::Crash, 2),
+                    (Fault::Power, 2),
+                    (Fault::Zombie, 1),
+                    (Fault::Client, 1),
+                    (Fault::Lose, 1),
+                ];
                 only(bounds, rng, &kinds);
                 (bounds.sessions, bounds.objects, bounds.writes) = (1, 1, 1 + bounds.writes % 3);
                 bounds.warm = true;
             }
             Focus::Return => {
-                let kinds =
-                    [(Fault::Crash, 4), (Fault::Power, 2), (Fault::Down, 3), (Fault::Lose, 1), (Fault::Client, 1)];
+                let kinds = [
+                    (Fault::Crash, 4),
+                    (Fault::Power, 2),
+                    (Fault::Down, 3),
+                    (Fault::Lose, 1),
+                    (Fault::Client, 1),
+                ];
                 only(bounds, rng, &kinds);
                 (bounds.sessions, bounds.warm) = (1 + bounds.sessions % 2, true);
                 bounds.writes += 3;
             }
             Focus::Takeover => {
-                let kinds =
-                    [(Fault::Zombie, 2), (Fault::Client, 2), (Fault::Crash, 2), (Fault::Power, 1), (Fault::Down, 1)];
+                let kinds = [
+                    (Fault::Zombie, 2),
+                    (Fault::Client, 2),
+                    (Fault::Crash, 2),
+                    (Fault::Power, 1),
+                    (Fault::Down, 1),
+                ];
                 only(bounds, rng, &kinds);
                 (bounds.sessions, bounds.objects) = (SESSIONS, 1);
             }
             Focus::Network => {
-                let kinds =
-                    [(Fault::Drop, 3), (Fault::Reset, 4), (Fault::Crash, 2), (Fault::Down, 1), (Fault::Power, 1)];
+                let kinds = [
+                    (Fault::Drop, 3),
+                    (Fault::Reset, 4),
+                    (Fault::Crash, 2),
+                    (Fault::Down, 1),
+                    (Fault::Power, 1),
+                ];
                 only(bounds, rng, &kinds);
                 bounds.faults[Fault::Part as usize] = rng.u8(0..3);
                 bounds.slow = true;
             }
             Focus::Stale => stale(bounds, rng),
             Focus::Handover => {
-                only(bounds, rng, &[(Fault::Power, 2), (Fault::Crash, 1), (Fault::Reset, 2), (Fault::Zombie, 1)]);
+                only(
+                    bounds,
+                    rng,
+                    &[(Fault::Power, 2), (Fault::Crash, 1), (Fault::Reset, 2), (Fault::Zombie, 1)],
+                );
                 (bounds.sessions, bounds.objects, bounds.warm) = (2, 1, true);
                 (bounds.writes, bounds.reads) = (bounds.writes + 2, 4);
                 (bounds.everywhere, bounds.unsynced) = (rng.bool(), rng.bool());
@@ -169,7 +195,13 @@ fn mixed(rng: &mut Rng) -> Bounds {
 
 /// Few objects, many writes of all lengths over each other.
 fn placed(bounds: &mut Bounds, rng: &mut Rng) {
-    let kinds = [(Fault::Crash, 4), (Fault::Power, 3), (Fault::Down, 1), (Fault::Client, 1), (Fault::Lose, 1)];
+    let kinds = [
+        (Fault::Crash, 4),
+        (Fault::Power, 3),
+        (Fault::Down, 1),
+        (Fault::Client, 1),
+        (Fault::Lose, 1),
+    ];
     only(bounds, rng, &kinds);
     (bounds.placed, bounds.warm, bounds.objects) = (true, true, 1);
     (bounds.ops, bounds.writes) = (rng.u8(0..3) == 0, bounds.writes + 5);
@@ -190,7 +222,11 @@ fn only(bounds: &mut Bounds, rng: &mut Rng, kinds: &[(Fault, u8)]) {
 }
 
 fn stale(bounds: &mut Bounds, rng: &mut Rng) {
-    only(bounds, rng, &[(Fault::Down, 3), (Fault::Zombie, 2), (Fault::Client, 1), (Fault::Reset, 2)]);
+    only(
+        bounds,
+        rng,
+        &[(Fault::Down, 3), (Fault::Zombie, 2), (Fault::Client, 1), (Fault::Reset, 2)],
+    );
     (bounds.sessions, bounds.objects, bounds.warm) = (2, 1, true);
     bounds.stale = Some((rng.usize(0..2), rng.usize(0..2)));
     bounds.victim = bounds.stale.map(|(node, _)| node);
@@ -204,12 +240,19 @@ fn stale(bounds: &mut Bounds, rng: &mut Rng) {
 }
 
 fn joining(bounds: &mut Bounds, rng: &mut Rng) {
-    let kinds = [(Fault::Power, 0), (Fault::Crash, 1), (Fault::Client, 1), (Fault::Zombie, 1), (Fault::Down, 1)];
+    let kinds = [
+        (Fault::Power, 0),
+        (Fault::Crash, 1),
+        (Fault::Client, 1),
+        (Fault::Zombie, 1),
+        (Fault::Down, 1),
+    ];
     only(bounds, rng, &kinds);
     (bounds.sessions, bounds.objects, bounds.warm) = (1 + rng.usize(0..2), 1, true);
     (bounds.writes, bounds.reads, bounds.rate) = (bounds.writes + 2, 4, 20);
     (bounds.unsynced, bounds.victim) = (rng.bool(), Some(rng.usize(0..N)));
-    let triggers = ["a shard joins the in-sync set", "object rebuilt while joining", "a PG becomes active"];
+    let triggers =
+        ["a shard joins the in-sync set", "object rebuilt while joining", "a PG becomes active"];
     bounds.trigger = Some(triggers[rng.usize(0..3)]);
 }
 
@@ -220,7 +263,8 @@ fn absent(bounds: &mut Bounds, rng: &mut Rng) {
     if rng.bool() {
         bounds.absent = Some(rng.usize(0..N));
     } else {
-        (bounds.victim, bounds.trigger) = (Some(rng.usize(0..N)), Some("rebuilt objects are reported"));
+        (bounds.victim, bounds.trigger) =
+            (Some(rng.usize(0..N)), Some("rebuilt objects are reported"));
     }
 }
 
@@ -238,16 +282,24 @@ fn one_leaves(bounds: &mut Bounds, rng: &mut Rng, then: Fault, reached: &'static
 
 fn owing(bounds: &mut Bounds, rng: &mut Rng) {
     let then = [Fault::Client, Fault::Zombie][rng.usize(0..2)];
-    let reached = ["a shard is written to while it joins", "a shard joins the in-sync set"][rng.usize(0..2)];
+    let reached =
+        ["a shard is written to while it joins", "a shard joins the in-sync set"][rng.usize(0..2)];
     let victim = one_leaves(bounds, rng, then, reached);
     let mut some = || -> [bool; N] { std::array::from_fn(|_| rng.u8(0..3) == 0) };
-    bounds.late = Late { requests: some(), replies: some(), syncs: some(), maps: some()[0], ..Late::default() };
+    bounds.late = Late {
+        requests: some(),
+        replies: some(),
+        syncs: some(),
+        maps: some()[0],
+        ..Late::default()
+    };
     bounds.late.writes = rng.bool();
     (bounds.late.starts[victim], bounds.late.ways[victim]) = (true, rng.u8(0..3) == 0);
 }
 
 fn rebuilt(bounds: &mut Bounds, rng: &mut Rng) {
-    let reached = ["rebuilt objects are reported", "a shard joins the in-sync set"][rng.usize(0..2)];
+    let reached =
+        ["rebuilt objects are reported", "a shard joins the in-sync set"][rng.usize(0..2)];
     let victim = one_leaves(bounds, rng, Fault::Power, reached);
     // what it misses is written, applied and trimmed by the others first
     bounds.absent = Some(victim);
@@ -263,36 +315,62 @@ fn blackout(bounds: &mut Bounds, rng: &mut Rng) {
     (bounds.writes, bounds.reads, bounds.rate, bounds.ops) = (2 + bounds.writes / 2, 2, 25, false);
     (bounds.slow, bounds.everywhere, bounds.unsynced, bounds.records_max) = (false, true, true, 64);
     let (one, only_one) = (rng.usize(0..N), rng.bool());
-    let some = |rng: &mut Rng| -> [bool; N] { std::array::from_fn(|i| if only_one { i == one } else { rng.bool() }) };
+    let some = |rng: &mut Rng| -> [bool; N] {
+        std::array::from_fn(|i| if only_one { i == one } else { rng.bool() })
+    };
     (bounds.late.requests, bounds.late.replies) = (some(rng), some(rng));
     bounds.late.writes = rng.bool();
 }
 
 fn rotten(bounds: &mut Bounds, rng: &mut Rng) {
-    let kinds = [(Fault::Rot, 2), (Fault::Crash, 2), (Fault::Power, 2), (Fault::Down, 1), (Fault::Lose, 1)];
+    let kinds =
+        [(Fault::Rot, 2), (Fault::Crash, 2), (Fault::Power, 2), (Fault::Down, 1), (Fault::Lose, 1)];
     only(bounds, rng, &kinds);
-    (bounds.faults[Fault::Client as usize], bounds.faults[Fault::Reset as usize]) = (rng.u8(0..2), rng.u8(0..2));
+    (bounds.faults[Fault::Client as usize], bounds.faults[Fault::Reset as usize]) =
+        (rng.u8(0..2), rng.u8(0..2));
     (bounds.sessions, bounds.warm, bounds.writes) = (1 + rng.usize(0..2), true, 2 + bounds.writes);
     (bounds.reads, bounds.rate, bounds.steps) = (30, 20, bounds.steps + 200);
 }
 
 fn forgetful(bounds: &mut Bounds, rng: &mut Rng) {
     let (victim, then) = (rng.usize(0..N), [Fault::Crash, Fault::Down][rng.usize(0..2)]);
-    only(bounds, rng, &[(Fault::Power, 1), (Fault::Crash, 2), (Fault::Down, 2), (Fault::Lose, 1), (Fault::Client, 1)]);
-    (bounds.sessions, bounds.objects, bounds.warm) = (1 + rng.usize(0..2), 1 + rng.usize(0..2), true);
+    only(
+        bounds,
+        rng,
+        &[
+            (Fault::Power, 1),
+            (Fault::Crash, 2),
+            (Fault::Down, 2),
+            (Fault::Lose, 1),
+            (Fault::Client, 1),
+        ],
+    );
+    (bounds.sessions, bounds.objects, bounds.warm) =
+        (1 + rng.usize(0..2), 1 + rng.usize(0..2), true);
     (bounds.writes, bounds.reads, bounds.rate) = (bounds.writes + 3, 4, 20);
     bounds.dirty_max = rng.usize(0..2);
     // what it misses is written, applied and trimmed by the others first
     (bounds.absent, bounds.victim) = (Some(victim), Some(victim));
     if rng.bool() {
         let reached = "a shard is listed everything, as its dirty list was cut short";
-        (bounds.then, bounds.faults[then as usize]) = (Some(Then { reached, fault: then, steps: 3 }), 1);
+        (bounds.then, bounds.faults[then as usize]) =
+            (Some(Then { reached, fault: then, steps: 3 }), 1);
         bounds.late.ways[victim] = rng.bool();
     }
 }
 
 fn cached(bounds: &mut Bounds, rng: &mut Rng) {
-    only(bounds, rng, &[(Fault::Zombie, 1), (Fault::Part, 1), (Fault::Clock, 1), (Fault::Reset, 1), (Fault::Down, 1)]);
+    only(
+        bounds,
+        rng,
+        &[
+            (Fault::Zombie, 1),
+            (Fault::Part, 1),
+            (Fault::Clock, 1),
+            (Fault::Reset, 1),
+            (Fault::Down, 1),
+        ],
+    );
     (bounds.sessions, bounds.objects, bounds.warm) = (2, 1, true);
     (bounds.writes, bounds.reads, bounds.steps) = (bounds.writes + 2, 40, bounds.steps + 200);
     (bounds.late.renewals, bounds.late.maps) = (true, rng.bool());

@@ -1,10 +1,11 @@
-//! Leases: the metadata service and the clients' side of it, with the real machines ([`metadata::Service`],
-//! [`metadata::lease::holder`]).
+//! Leases: the metadata service and the clients' side of it, with the real machines
+//! ([`metadata::Service`], [`metadata::lease::holder`]).
 //!
-//! Contract: a request, its answer and a recall are messages, and may be late. When a connection is lost, answers and
-//! recalls on it are, too, and requests on it may arrive late; a client asks again by the same number, and tells what it
-//! holds (`client::session::mds`). What a client does with a lease follows `client::fs::lease`: a recall is carried out
-//! when all writes are stable and nobody is inside. A session counts its time on its own clock, from when it asked
+//! Contract: a request, its answer and a recall are messages, and may be late. When a connection is
+//! lost, answers and recalls on it are, too, and requests on it may arrive late; a client asks
+//! again by the same number, and tells what it holds (`client::session::mds`). What a client does
+//! with a lease follows `client::fs::lease`: a recall is carried out when all writes are stable and
+//! nobody is inside. A session counts its time on its own clock, from when it asked
 //! (`client::session::monitor`), and what its kernel has cached is read without asking anybody.
 
 use crate::control::SILENCE;
@@ -15,7 +16,9 @@ use metadata::lease::LeaseConfig;
 use metadata::lease::holder::{Holder, Moment, Permit, RecallStep, Ticket};
 use metadata::{Event, MemoryStore, Service, ServiceConfig, SessionView};
 use protocol::monitor::{MonitorReply, MonitorRequest};
-use protocol::namespace::{Caller, Held, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr, Timestamp};
+use protocol::namespace::{
+    Caller, Held, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr, Timestamp,
+};
 use protocol::{Epoch, Gfid, Rules, SessionId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -41,7 +44,8 @@ pub struct Mds {
     asked: BTreeMap<u64, (usize, Asked)>,
 }
 
-/// A request on its way. Its answer counts only while it is the last attempt, over the last connection.
+/// A request on its way. Its answer counts only while it is the last attempt, over the last
+/// connection.
 #[derive(Clone, Debug)]
 pub struct Asked {
     request: Request,
@@ -125,7 +129,8 @@ pub struct Holdings {
 
 impl Holdings {
     fn new(rules: Rules, until: Duration) -> Self {
-        let file = |_| Lease { holder: Holder::new(rules), giving: None, alone: false, cached: None };
+        let file =
+            |_| Lease { holder: Holder::new(rules), giving: None, alone: false, cached: None };
         let files = std::array::from_fn(file);
         Self { files, calls: BTreeMap::new(), number: 0, until, ahead: Duration::ZERO }
     }
@@ -186,8 +191,15 @@ impl Mds {
         let config = ServiceConfig { lease, ..ServiceConfig::default() };
         let store = MemoryStore::default();
         let service = Service::open(store.clone(), config, wall()).expect("memory");
-        let mut mds =
-            Self { store, service, config, known: None, owes_sizes: false, tokens: 0, asked: BTreeMap::new() };
+        let mut mds = Self {
+            store,
+            service,
+            config,
+            known: None,
+            owes_sizes: false,
+            tokens: 0,
+            asked: BTreeMap::new(),
+        };
         let makers = SessionView { live: [MAKER].into(), last: MAKER, ..SessionView::default() };
         mds.service.sessions_changed(Duration::ZERO, wall(), makers).expect("memory");
         for o in 0..OBJECTS {
@@ -203,16 +215,29 @@ impl Mds {
                 pool: pg_id().pool,
             };
             let number = o as u64 + 1;
-            let request =
-                Request { session: MAKER, number, answered: 0, epoch: Epoch::default(), caller: caller(), op };
+            let request = Request {
+                session: MAKER,
+                number,
+                answered: 0,
+                epoch: Epoch::default(),
+                caller: caller(),
+                op,
+            };
             mds.service.submit(Duration::ZERO, 0, request).expect("memory");
         }
-        let made = mds.service.finish_turn().expect("memory").into_iter().map(|event| match event {
-            Event::Reply { reply: Reply::Attr(attr), .. } | Event::Sync { reply: Reply::Attr(attr), .. } => attr.gfid,
-            other => panic!("a file is not made: {other:?}"),
-        });
-        mds.service.sessions_changed(Duration::ZERO, wall(), SessionView::default()).expect("memory");
-        assert!(made.eq((0..OBJECTS).map(|o| object(o).gfid)), "the service numbers files otherwise");
+        let made =
+            mds.service.finish_turn().expect("memory").into_iter().map(|event| match event {
+                Event::Reply { reply: Reply::Attr(attr), .. }
+                | Event::Sync { reply: Reply::Attr(attr), .. } => attr.gfid,
+                other => panic!("a file is not made: {other:?}"),
+            });
+        mds.service
+            .sessions_changed(Duration::ZERO, wall(), SessionView::default())
+            .expect("memory");
+        assert!(
+            made.eq((0..OBJECTS).map(|o| object(o).gfid)),
+            "the service numbers files otherwise"
+        );
         mds.service.sync().expect("memory");
         mds
     }
@@ -245,11 +270,14 @@ impl World {
                 Event::Reply { token, reply } | Event::Sync { token, reply } => {
                     let Some((s, asked)) = self.mds.asked.remove(&token) else { continue };
                     let number = asked.request.number;
-                    let current = self.clients[s].leases.calls.get(&number).map(|call| call.attempt);
+                    let current =
+                        self.clients[s].leases.calls.get(&number).map(|call| call.attempt);
                     if current == Some(asked.attempt) {
                         self.lines[s].down.push_back(Down::Answer(number, asked.attempt, reply));
                     }
                 }
+                // Sessions of the simulator are no mounts.
+                Event::NamesRecall { .. } => {}
                 Event::Recall { session, recall } => {
                     let s = session.get() as usize - 1;
                     self.cover("a lease is recalled");
@@ -265,11 +293,13 @@ impl World {
     pub fn mds_learns(&mut self) {
         self.mds.known = Some(self.maps.len() - 1);
         let MapVersion { epoch, table, .. } = self.map();
-        let (live, dead) = (table.live.iter().copied().collect(), table.dead.iter().copied().collect());
+        let (live, dead) =
+            (table.live.iter().copied().collect(), table.dead.iter().copied().collect());
         let view = SessionView { live, dead, epoch: *epoch, last: table.last };
         self.mds.service.sessions_changed(self.mon_now, wall(), view).expect("memory");
         self.mds_tells();
-        self.mds.owes_sizes = !self.mds.service.size_recovery_next(None, 1).expect("memory").is_empty();
+        self.mds.owes_sizes =
+            !self.mds.service.size_recovery_next(None, 1).expect("memory").is_empty();
     }
 
     /// The sizes of files whose writers died are found.
@@ -329,8 +359,14 @@ impl World {
         let client = &mut self.clients[s];
         let held = client.leases.files.iter().enumerate().filter_map(held).collect();
         let again: Vec<u64> = client.leases.calls.keys().copied().collect();
-        let reclaim =
-            NamespaceOp::Reclaim { held, locks: Vec::new(), mount: false, since: u64::MAX, begun: 0, last: true };
+        let reclaim = NamespaceOp::Reclaim {
+            held,
+            locks: Vec::new(),
+            mount: false,
+            since: u64::MAX,
+            begun: 0,
+            last: true,
+        };
         if self.lines[s].attempts.is_multiple_of(2) {
             self.call(s, reclaim, Why::Told);
             again.into_iter().for_each(|number| self.send_up(s, number));
@@ -387,16 +423,21 @@ impl World {
     /// Session `s` asks for a lease of object `o`.
     pub fn ask_lease(&mut self, s: usize, o: usize, mode: LeaseMode) {
         let ticket = self.clients[s].leases.files[o].holder.ask();
-        self.call(s, NamespaceOp::Open { gfid: object(o).gfid, lease: mode }, Why::Wanted(o, ticket));
+        self.call(
+            s,
+            NamespaceOp::Open { gfid: object(o).gfid, lease: mode },
+            Why::Wanted(o, ticket),
+        );
     }
 
-    /// May session `s` give back what it has of object `o`, by itself or as it was asked to? All that it wrote is
-    /// reported, and stable as the rule demands, and nobody is inside.
+    /// May session `s` give back what it has of object `o`, by itself or as it was asked to? All
+    /// that it wrote is reported, and stable as the rule demands, and nobody is inside.
     pub fn can_give_back(&self, s: usize, o: usize) -> bool {
         let (client, file) = (&self.clients[s], &self.clients[s].leases.files[o]);
         let asked = file.giving.is_some() || !file.holder.is_busy() && file.holder.mode().is_some();
         let reads = client.read.as_ref().is_some_and(|read| read.object == o);
-        let stable = client.last[o] <= client.stable || file.holder.may_return(file.giving.flatten());
+        let stable =
+            client.last[o] <= client.stable || file.holder.may_return(file.giving.flatten());
         client.run && asked && !file.alone && !reads && client.last[o] <= client.reported && stable
     }
 
@@ -441,7 +482,8 @@ impl World {
                     Reply::TryAgain => self.send_up(s, number),
                     Reply::Fenced => self.stop_client(s),
                     reply => {
-                        let call = self.clients[s].leases.calls.remove(&number).expect("just looked at");
+                        let call =
+                            self.clients[s].leases.calls.remove(&number).expect("just looked at");
                         self.mds_answered(s, call.why, reply);
                     }
                 }
@@ -460,7 +502,9 @@ impl World {
                     self.cover("a read lease is granted");
                 }
             }
-            (Why::Wanted(o, ticket), _) => self.clients[s].leases.files[o].holder.not_granted(ticket),
+            (Why::Wanted(o, ticket), _) => {
+                self.clients[s].leases.files[o].holder.not_granted(ticket)
+            }
             (Why::Returned(o, keep), _) => {
                 let file = &mut self.clients[s].leases.files[o];
                 file.holder.gave_back(keep);
@@ -491,9 +535,9 @@ impl World {
         self.reads += 1;
         let want = self.content(o).data;
         match self.clients[s].leases.files[o].cached {
-            Some(got) if got != want => {
-                Err(format!("order: session {s} reads {got:x?} of object {o} from its kernel's cache, not {want:x?}"))
-            }
+            Some(got) if got != want => Err(format!(
+                "order: session {s} reads {got:x?} of object {o} from its kernel's cache, not {want:x?}"
+            )),
             _ => {
                 self.cover("a cached read");
                 Ok(())
@@ -525,7 +569,8 @@ impl World {
         let s = renewal.session;
         match renewal.lives {
             None => {
-                let reply = self.mon.handle(MonitorRequest::RenewSession { session: sid(s) }, self.mon_now);
+                let reply =
+                    self.mon.handle(MonitorRequest::RenewSession { session: sid(s) }, self.mon_now);
                 renewal.lives = Some(!matches!(reply, MonitorReply::Fenced));
                 self.take_map();
             }

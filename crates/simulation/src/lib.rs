@@ -1,4 +1,5 @@
-//! A seeded simulator of the write path: the real state machines over a simulated network, disks and clock.
+//! A seeded simulator of the write path: the real state machines over a simulated network, disks
+//! and clock.
 //!
 //! One PG of 2 + 1 shards, up to three sessions, two files of one object each. Sessions, shards
 //! with their ways back, the monitor, the metadata service and what a client may do with its leases
@@ -10,11 +11,13 @@
 //! ([`check`]). A seed always gives the same walk; what breaks an invariant is shrunk and told step
 //! by step.
 //!
-//! With the feature `switches` rules of the protocol can be turned off: [`canaries`] says with which seeds an invariant
-//! breaks then, for every rule, alone or with the one that does its work, too.
+//! With the feature `switches` rules of the protocol can be turned off: [`canaries`] says with
+//! which seeds an invariant breaks then, for every rule, alone or with the one that does its work,
+//! too.
 //!
-//! What it is not: it reads and writes no real file and opens no socket, so it says nothing of `ec_store::core`'s own
-//! code, of the journal's and the fragment files' formats, or of the messenger.
+//! What it is not: it reads and writes no real file and opens no socket, so it says nothing of
+//! `ec_store::core`'s own code, of the journal's and the fragment files' formats, or of the
+//! messenger.
 #![forbid(unsafe_code)]
 
 pub mod act;
@@ -27,6 +30,7 @@ pub mod focus;
 pub mod lease;
 pub mod node;
 pub mod partition;
+pub mod quorum;
 pub mod rot;
 pub mod step;
 pub mod walk;

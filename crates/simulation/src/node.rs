@@ -1,7 +1,7 @@
 //! A node: one shard with its disk, as the core of an OSD drives it (`ec_store::core`).
 //!
-//! Contract: everything that the core awaits is a step of its own here, so that anything may happen in between: the end of
-//! a turn, of a sync, of a trim's two halves, of a question.
+//! Contract: everything that the core awaits is a step of its own here, so that anything may happen
+//! in between: the end of a turn, of a sync, of a trim's two halves, of a question.
 
 use crate::disk::{Disk, ROT, SECTOR, SECTORS, SLOT, Syncing, Tags, crc, number, tags_of};
 use crate::rot::Mend;
@@ -191,7 +191,10 @@ impl Node {
 
     /// Can a trim take anything?
     pub fn can_trim(&self) -> bool {
-        let Some(shard) = self.shard.as_ref().filter(|_| self.trim.is_none() && !self.poisoned) else { return false };
+        let Some(shard) = self.shard.as_ref().filter(|_| self.trim.is_none() && !self.poisoned)
+        else {
+            return false;
+        };
         let upto = shard.trim_step().first_unapplied;
         self.disk.oldest().is_some_and(|oldest| upto.is_none_or(|upto| oldest < upto))
     }
@@ -207,7 +210,9 @@ impl Node {
     /// May the trim go on?
     pub fn trim_is_ready(&self) -> bool {
         match &self.trim {
-            Some(Trim::Files { wait, .. } | Trim::Checkpoint { wait, .. }) => self.syncs.is_done(*wait),
+            Some(Trim::Files { wait, .. } | Trim::Checkpoint { wait, .. }) => {
+                self.syncs.is_done(*wait)
+            }
             None => false,
         }
     }
@@ -257,7 +262,9 @@ pub fn read_here(shard: &mut PgShard, disk: &Disk, object: ObjectId) -> Result<T
         for (n, at) in (first..first + count).enumerate() {
             seen[at] = true;
             tags[at] = match source {
-                Source::Bytes(bytes) => tags_of(&bytes[n * SECTOR..(n + 1) * SECTOR]).next().unwrap_or(0),
+                Source::Bytes(bytes) => {
+                    tags_of(&bytes[n * SECTOR..(n + 1) * SECTOR]).next().unwrap_or(0)
+                }
                 Source::Hole => 0,
                 Source::Direct(crcs) if crcs[n] == crc(file.tag(at)) => file.tag(at),
                 Source::Direct(_) if file.tag(at) == ROT => return Err(Unreadable::Rotten(at)),
@@ -280,7 +287,9 @@ pub fn read_here(shard: &mut PgShard, disk: &Disk, object: ObjectId) -> Result<T
         tags[at] = match file.sector(at) {
             Some(tag) => tag,
             None if file.is_rotten(at) => return Err(Unreadable::Rotten(at)),
-            None => return Err(Unreadable::Wrong(format!("verified: sector {at} fails its checksum"))),
+            None => {
+                return Err(Unreadable::Wrong(format!("verified: sector {at} fails its checksum")));
+            }
         };
     }
     Ok(tags)
@@ -333,7 +342,11 @@ impl World {
             None => {
                 let (replay, bad) = node.disk.replay(pg_id());
                 let mut shard = PgShard::restart(view, replay);
-                shard.set_direct_bytes_min(if self.bounds.direct { 2 * SECTOR as u32 } else { u32::MAX });
+                shard.set_direct_bytes_min(if self.bounds.direct {
+                    2 * SECTOR as u32
+                } else {
+                    u32::MAX
+                });
                 shard.set_slot_bytes(if self.bounds.placed { (SLOT * SECTOR) as u32 } else { 0 });
                 shard.set_dirty_objects_max(self.bounds.dirty_max);
                 node.shard = Some(shard);
@@ -343,7 +356,11 @@ impl World {
             }
         }
         let node = &mut self.nodes[i];
-        node.shard.as_mut().expect("just made").note_whole(&mut node.disk).expect("deltas are always taken");
+        node.shard
+            .as_mut()
+            .expect("just made")
+            .note_whole(&mut node.disk)
+            .expect("deltas are always taken");
         if !self.maps[known].up[i] && !node.booting && !node.poisoned {
             self.cover("a live node finds itself marked down");
             self.boot(i);
@@ -479,7 +496,10 @@ impl World {
         }
         let node = &self.nodes[i];
         if node.disk.records() > self.bounds.records_max {
-            return Err(format!("bounded: the journal of shard {i} holds {} records", node.disk.records()));
+            return Err(format!(
+                "bounded: the journal of shard {i} holds {} records",
+                node.disk.records()
+            ));
         }
         Ok(())
     }

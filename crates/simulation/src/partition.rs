@@ -1,7 +1,7 @@
 //! Partitions: who can talk to whom.
 //!
-//! Contract: two sides at most. What is on its way across stays there until the partition heals or its connection is
-//! given up; nobody is told.
+//! Contract: two sides at most. What is on its way across stays there until the partition heals or
+//! its connection is given up; nobody is told.
 
 use crate::world::{N, SESSIONS, World};
 

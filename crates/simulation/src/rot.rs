@@ -1,8 +1,9 @@
-//! Sectors that rot on a disk, and how they are found and mended, as `ec_store::core` does it (`recovery`, `scrub`).
+//! Sectors that rot on a disk, and how they are found and mended, as `ec_store::core` does it
+//! (`recovery`, `scrub`).
 //!
-//! Contract: a sector that fails its checksum is never given to anybody; it counts as an erasure until it was rebuilt from
-//! the other shards. What is simpler than there: a node scrubs its own files, one sector is mended at a time, and a member
-//! answers in the step in which it is asked.
+//! Contract: a sector that fails its checksum is never given to anybody; it counts as an erasure
+//! until it was rebuilt from the other shards. What is simpler than there: a node scrubs its own
+//! files, one sector is mended at a time, and a member answers in the step in which it is asked.
 
 use crate::act::Act;
 use crate::disk::{SECTOR, number, object, sector_bytes};
@@ -23,7 +24,8 @@ pub struct Mend {
 }
 
 impl World {
-    /// May a sector of node `i` rot? With one parity shard only while all shards are whole, and one sector at a time.
+    /// May a sector of node `i` rot? With one parity shard only while all shards are whole, and one
+    /// sector at a time.
     pub fn can_rot(&self, i: usize) -> bool {
         self.ghost.rotten.is_none()
             && self.partition == 0
@@ -34,10 +36,16 @@ impl World {
     /// Is every shard whole, in sync and there?
     fn is_sound(&self) -> bool {
         let (state, all) = (&self.mon.state().pgs[&pg_id()], ShardSet::first(N as u8));
-        let whole = self.map().view.active && state.confirmed == all && self.map().view.in_sync == all;
+        let whole =
+            self.map().view.active && state.confirmed == all && self.map().view.in_sync == all;
         let sound = |i: usize| {
             let node = &self.nodes[i];
-            let told = node.run && !node.poisoned && !node.lost && !node.blank && !node.booting && self.map().up[i];
+            let told = node.run
+                && !node.poisoned
+                && !node.lost
+                && !node.blank
+                && !node.booting
+                && self.map().up[i];
             told && node.known == Some(self.maps.len() - 1) && !node.disk.has_rot()
         };
         whole && state.lost.is_empty() && state.gone.is_empty() && (0..N).all(sound)
@@ -50,8 +58,8 @@ impl World {
         }
     }
 
-    /// While one shard is not whole, as a sector of it rotted, no other may go away: that would be more than the code can
-    /// bear.
+    /// While one shard is not whole, as a sector of it rotted, no other may go away: that would be
+    /// more than the code can bear.
     pub fn is_bearable(&self, act: Act) -> bool {
         let others = |i: usize| self.ghost.rotten.is_none_or(|rotten| rotten == i);
         match act {
@@ -107,9 +115,14 @@ impl World {
     /// Node `i` asks the next member for its piece, or writes what two pieces give.
     pub fn mend_on(&mut self, i: usize) -> Check {
         let node = &mut self.nodes[i];
-        let (Some(shard), Some(&(object, at))) = (&node.shard, node.damaged.first()) else { return Ok(()) };
+        let (Some(shard), Some(&(object, at))) = (&node.shard, node.damaged.first()) else {
+            return Ok(());
+        };
         let epoch = shard.view().pg.epoch;
-        let under_way = node.mend.take().filter(|mend| (mend.epoch, mend.object, mend.at) == (epoch, object, at));
+        let under_way = node
+            .mend
+            .take()
+            .filter(|mend| (mend.epoch, mend.object, mend.at) == (epoch, object, at));
         let mut mend = under_way.unwrap_or(Mend { epoch, object, at, pieces: Vec::new() });
         let mut members: Vec<ShardIndex> = shard.view().pg.in_sync.without(si(i)).iter().collect();
         if members.len() < 2 {

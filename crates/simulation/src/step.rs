@@ -53,7 +53,9 @@ impl World {
         if !self.map().view.active {
             out.push(Act::MonitorTick);
         }
-        if self.mds.known.is_none_or(|known| known + 1 < self.maps.len()) && !self.apart(Party::Mds, Party::Monitor) {
+        if self.mds.known.is_none_or(|known| known + 1 < self.maps.len())
+            && !self.apart(Party::Mds, Party::Monitor)
+        {
             out.push(Act::MdsLearn);
         }
         if self.mds.owes_sizes {
@@ -62,7 +64,8 @@ impl World {
         if self.mds_may_tick() {
             out.push(Act::MdsTick);
         }
-        let reaches = |n: &usize| !self.apart(Party::Client(self.renewals[*n].session()), Party::Monitor);
+        let reaches =
+            |n: &usize| !self.apart(Party::Client(self.renewals[*n].session()), Party::Monitor);
         out.extend((0..self.renewals.len()).filter(reaches).map(|n| Act::Renewal { n }));
         if self.partition != 0 {
             out.push(Act::Healed);
@@ -156,7 +159,11 @@ impl World {
                     out.push(Act::ReadCached { s, o });
                 }
                 let masks = [0b011, 0b101, 0b110, 0b001, 0b010].into_iter();
-                out.extend(masks.filter(|v| self.may_read(s, o, *v)).map(|v| Act::Read { s, o, v }));
+                out.extend(masks.filter(|v| self.may_read(s, o, *v)).map(|v| Act::Read {
+                    s,
+                    o,
+                    v,
+                }));
             }
         }
     }
@@ -207,7 +214,12 @@ impl World {
         if self.way_is_ready(i) {
             out.push(Act::Way { i });
         }
-        if node.way.as_ref().and_then(|way| way.call.as_ref()).is_some_and(|call| call.answer.is_none()) {
+        if node
+            .way
+            .as_ref()
+            .and_then(|way| way.call.as_ref())
+            .is_some_and(|call| call.answer.is_none())
+        {
             out.push(if self.is_cut_off(i) { Act::DropAnswer { i } } else { Act::Serve { i } });
         }
         if self.has_to_scrub(i) {
@@ -234,7 +246,8 @@ impl World {
                     out.push(Act::Drop { s, i });
                 }
                 if self.clients[s].run
-                    && (self.clients[s].machine.attached(crate::world::si(i)) || !self.net[s][i].req.is_empty())
+                    && (self.clients[s].machine.attached(crate::world::si(i))
+                        || !self.net[s][i].req.is_empty())
                 {
                     out.push(Act::Reset { s, i });
                 }
@@ -265,7 +278,12 @@ impl World {
             }
         }
         out.extend((0..self.answers.len()).map(|n| Act::DropHolding { n }));
-        out.extend([Act::PowerAll { v: 0 }, Act::MonitorRestart, Act::MdsRestart { v: 0 }, Act::ClockJump]);
+        out.extend([
+            Act::PowerAll { v: 0 },
+            Act::MonitorRestart,
+            Act::MdsRestart { v: 0 },
+            Act::ClockJump,
+        ]);
         if self.partition == 0 {
             out.push(Act::Part { v: 0 });
         }
@@ -409,7 +427,9 @@ impl World {
             Act::Power { i, v } => self.stop_and_pump(|world| world.power(i, v))?,
             Act::PowerAll { v } => {
                 let all: [usize; N] = std::array::from_fn(|i| i);
-                self.stop_and_pump(|world| all.iter().for_each(|&i| world.power(i, v.rotate_left(7 * i as u32))))?;
+                self.stop_and_pump(|world| {
+                    all.iter().for_each(|&i| world.power(i, v.rotate_left(7 * i as u32)))
+                })?;
             }
             Act::LoseDisk { i } => self.stop_and_pump(|world| world.lose_disk(i))?,
             Act::ClientCrash { s } => self.stop_client(s),

@@ -239,9 +239,12 @@ impl Walker {
     /// A fault that fits; with `kind`: of this kind.
     fn pick_fault(&mut self, kind: Option<Fault>) -> Option<Act> {
         let world = &self.world;
-        let early = world.bounds.then.filter(|then| !self.has_reached(then.reached)).map(|then| then.fault);
+        let early =
+            world.bounds.then.filter(|then| !self.has_reached(then.reached)).map(|then| then.fault);
         let fits = |(fault, act): &(Fault, Act)| {
-            Some(*fault) != early && kind.is_none_or(|kind| kind == *fault) && fits(&world.bounds, *act)
+            Some(*fault) != early
+                && kind.is_none_or(|kind| kind == *fault)
+                && fits(&world.bounds, *act)
         };
         let faults = self.acts.iter().filter_map(|act| Some((world.fault(*act)?, *act)));
         let faults: Vec<(Fault, Act)> = faults.filter(fits).collect();
@@ -252,7 +255,8 @@ impl Walker {
             return None;
         }
         let kind = kinds[self.rng.usize(0..kinds.len())];
-        let of_kind: Vec<Act> = faults.iter().filter(|(k, _)| *k == kind).map(|(_, act)| *act).collect();
+        let of_kind: Vec<Act> =
+            faults.iter().filter(|(k, _)| *k == kind).map(|(_, act)| *act).collect();
         Some(of_kind[self.rng.usize(0..of_kind.len())])
     }
 
@@ -266,7 +270,10 @@ impl Walker {
             return Some(act);
         }
         let world = &self.world;
-        let soon = world.bounds.trigger.is_some_and(|what| world.covered.get(what).is_some_and(|n| *n > 1));
+        let soon = world
+            .bounds
+            .trigger
+            .is_some_and(|what| world.covered.get(what).is_some_and(|n| *n > 1));
         let rate = if soon { 80 } else { world.bounds.rate };
         if world.left.iter().any(|n| *n > 0)
             && self.rng.usize(0..1000) < rate
@@ -275,7 +282,9 @@ impl Walker {
             return Some(act);
         }
         let world = &self.world;
-        let weigh = |act: &Act| if world.fault(*act).is_some() { 0 } else { weight(&world.bounds, self.seed, act) };
+        let weigh = |act: &Act| {
+            if world.fault(*act).is_some() { 0 } else { weight(&world.bounds, self.seed, act) }
+        };
         let weights: Vec<u64> = self.acts.iter().map(weigh).collect();
         let sum: u64 = weights.iter().sum();
         if sum == 0 {
@@ -292,13 +301,18 @@ impl Walker {
     }
 }
 
-/// The start that all walks have in common: nodes boot, the PG becomes active, and a warm one has a session attached
-/// that holds all leases; the others are attached, too, if the metadata service will hear of nothing soon.
+/// The start that all walks have in common: nodes boot, the PG becomes active, and a warm one has a
+/// session attached that holds all leases; the others are attached, too, if the metadata service
+/// will hear of nothing soon.
 fn begin(world: &mut World) -> Check {
     let left = std::mem::take(&mut world.left);
     let mut acts = Vec::new();
     let is_first = |act: &Act, warm: bool| match act {
-        Act::Start { .. } | Act::Hear { .. } | Act::NodeLearn { .. } | Act::Tell { .. } | Act::MdsLearn => true,
+        Act::Start { .. }
+        | Act::Hear { .. }
+        | Act::NodeLearn { .. }
+        | Act::Tell { .. }
+        | Act::MdsLearn => true,
         Act::Turn { .. } | Act::Request { .. } | Act::Reply { .. } | Act::Learn { .. } => true,
         Act::MdsHear { .. } | Act::MdsReply { .. } => true,
         Act::Open => warm,
@@ -309,9 +323,11 @@ fn begin(world: &mut World) -> Check {
     for _ in 0..200 {
         world.acts(&mut acts);
         let warm = world.bounds.warm && world.map().view.active;
-        let fits = |act: &&Act| is_first(act, warm && (**act != Act::Open || world.clients.len() < first));
+        let fits =
+            |act: &&Act| is_first(act, warm && (**act != Act::Open || world.clients.len() < first));
         // until it knows a session, the service has it ask again
-        let next = acts.iter().find(|act| **act == Act::MdsLearn).or_else(|| acts.iter().find(fits));
+        let next =
+            acts.iter().find(|act| **act == Act::MdsLearn).or_else(|| acts.iter().find(fits));
         let Some(act) = next.copied() else { break };
         world.step(act)?;
         if act == Act::Open {
@@ -369,8 +385,8 @@ fn guarded(f: impl FnOnce() -> Check) -> Check {
     })
 }
 
-/// Walks until an invariant breaks, or `go_on` says no. With `safety` a broken `progress` counts only if nothing else
-/// breaks.
+/// Walks until an invariant breaks, or `go_on` says no. With `safety` a broken `progress` counts
+/// only if nothing else breaks.
 pub fn walk(
     rules: Rules,
     focus: Focus,
@@ -401,8 +417,14 @@ pub fn walk(
     run
 }
 
-/// Does the steps that are possible, in order, then comes to rest. Gives what broke, the steps taken, and the notes.
-fn replay(rules: Rules, bounds: Bounds, trace: &[Act], notes: bool) -> (Check, Vec<Act>, Vec<String>) {
+/// Does the steps that are possible, in order, then comes to rest. Gives what broke, the steps
+/// taken, and the notes.
+fn replay(
+    rules: Rules,
+    bounds: Bounds,
+    trace: &[Act],
+    notes: bool,
+) -> (Check, Vec<Act>, Vec<String>) {
     let mut world = World::new(rules, bounds);
     let (mut taken, mut acts) = (Vec::new(), Vec::new());
     let result = guarded(|| {
@@ -423,7 +445,8 @@ fn replay(rules: Rules, bounds: Bounds, trace: &[Act], notes: bool) -> (Check, V
     (result, taken, world.notes.unwrap_or_default())
 }
 
-/// Does the history of a broken walk, step by step as far as they are possible, break an invariant under these rules?
+/// Does the history of a broken walk, step by step as far as they are possible, break an invariant
+/// under these rules?
 pub fn breaks_again(rules: Rules, focus: Focus, found: &Found) -> bool {
     replay(rules, focus.bounds(found.seed), &found.trace, false).0.is_err()
 }
@@ -432,8 +455,8 @@ fn name(what: &str) -> &str {
     what.split(':').next().unwrap_or("")
 }
 
-/// Removes steps while the same invariant still breaks, and none does under the rules `whole`; gives the shortest trace
-/// found and its story.
+/// Removes steps while the same invariant still breaks, and none does under the rules `whole`;
+/// gives the shortest trace found and its story.
 pub fn shrink(rules: Rules, whole: &[Rules], focus: Focus, found: &Found) -> (Found, Vec<String>) {
     let bounds = focus.bounds(found.seed);
     let broken = |trace: &[Act]| {

@@ -1,7 +1,7 @@
 //! The way of a shard back into the in-sync set, as `ec_store::core::recovery` goes it.
 //!
-//! Contract: a question to a member, its answer and every sync are steps of their own; a way ends with its epoch, and a
-//! question that it had asked may still arrive then.
+//! Contract: a question to a member, its answer and every sync are steps of their own; a way ends
+//! with its epoch, and a question that it had asked may still arrive then.
 
 use crate::disk::{File, OBJECTS, SECTOR, SECTORS, Tags, number, sector_bytes};
 use crate::node::Told;
@@ -116,7 +116,8 @@ impl Way {
 
     /// A member's process has died.
     pub fn member_died(&mut self, i: usize) {
-        if let Some(call) = self.call.as_mut().filter(|call| call.to == i && call.answer.is_none()) {
+        if let Some(call) = self.call.as_mut().filter(|call| call.to == i && call.answer.is_none())
+        {
             call.answer = Some(Answer::No);
         }
     }
@@ -132,7 +133,9 @@ impl World {
             return call.answer.is_some();
         }
         match &way.stage {
-            Stage::ListSync(wait) | Stage::ReportSync(_, wait) | Stage::JoinSync(wait) => node.syncs.is_done(*wait),
+            Stage::ListSync(wait) | Stage::ReportSync(_, wait) | Stage::JoinSync(wait) => {
+                node.syncs.is_done(*wait)
+            }
             Stage::CaughtUp | Stage::Whole => false,
             // a joining shard that waits for records to come has nothing to do
             Stage::Next => !shard.view().is_joining() || shard.to_rebuild() > 0 || shard.can_join(),
@@ -195,17 +198,27 @@ impl World {
 
     fn ask(&self, x: usize, member: ShardIndex, body: RecoveryBody) -> Call {
         let shard = self.nodes[x].shard.as_ref().expect("it asks");
-        let request = RecoveryRequest { pg: pg_id(), epoch: shard.view().pg.epoch, from: si(x), body };
+        let request =
+            RecoveryRequest { pg: pg_id(), epoch: shard.view().pg.epoch, from: si(x), body };
         Call { to: usize::from(member.get()), request, answer: None }
     }
 
-    fn way_list(&mut self, x: usize, call: &mut Option<Call>, answer: Option<(usize, Answer)>) -> Stage {
+    fn way_list(
+        &mut self,
+        x: usize,
+        call: &mut Option<Call>,
+        answer: Option<(usize, Answer)>,
+    ) -> Stage {
         if let Some((_, Answer::Reply(RecoveryReply::Listed { everything: true, .. }))) = &answer {
             self.cover("a shard is listed everything, as its dirty list was cut short");
         }
         let node = &mut self.nodes[x];
         let Some(shard) = &mut node.shard else { return Stage::List };
-        if let Some((m, Answer::Reply(RecoveryReply::Listed { objects, marks, more, everything, .. }))) = answer {
+        if let Some((
+            m,
+            Answer::Reply(RecoveryReply::Listed { objects, marks, more, everything, .. }),
+        )) = answer
+        {
             shard.listed(si(m), &objects, &marks, more, everything);
         }
         let Some(member) = shard.unlisted().iter().next() else {
@@ -259,7 +272,8 @@ impl World {
             None => {}
         }
         if job.pieces.len() >= 2 {
-            let marks: Vec<&[SessionMark]> = job.pieces.iter().map(|piece| &piece.marks[..]).collect();
+            let marks: Vec<&[SessionMark]> =
+                job.pieces.iter().map(|piece| &piece.marks[..]).collect();
             match common_cut(self.rules, &marks) {
                 Ok(cut) => return self.rebuild_chunk(x, job, cut),
                 Err(known) => {
@@ -298,7 +312,8 @@ impl World {
         let tag = |at: usize| pieces[0].tags[at] ^ pieces[1].tags[at];
         let is_data = |at: &usize| files().any(|file| file.crcs[*at] != 0);
         let data = range.clone().filter(is_data);
-        let data = data.map(|at| ((at * SECTOR) as u64, sector_bytes([tag(at)].into_iter()))).collect();
+        let data =
+            data.map(|at| ((at * SECTOR) as u64, sector_bytes([tag(at)].into_iter()))).collect();
         let (offset, length) = ((range.start * SECTOR) as u64, (CHUNK * SECTOR) as u64);
         if exists {
             let piece = RebuiltPiece { offset, length, data, logical_end: 0 };
@@ -308,7 +323,12 @@ impl World {
             }
         }
         let cut = job.cut.take().map_or_else(|| cut.clone(), |before| least_cut(before, &cut));
-        self.note(|| format!("shard {x} has rebuilt sectors {range:?} of object {} at {cut:?}", number(job.object)));
+        self.note(|| {
+            format!(
+                "shard {x} has rebuilt sectors {range:?} of object {} at {cut:?}",
+                number(job.object)
+            )
+        });
         job.at += CHUNK;
         job.tries = 0;
         if job.at < data_end.min(SECTORS) && exists {
@@ -334,7 +354,9 @@ impl World {
 
     /// A member answers the question of shard `x`.
     pub fn serve(&mut self, x: usize) -> Check {
-        let Some(call) = self.nodes[x].way.as_ref().and_then(|way| way.call.as_ref()) else { return Ok(()) };
+        let Some(call) = self.nodes[x].way.as_ref().and_then(|way| way.call.as_ref()) else {
+            return Ok(());
+        };
         let (to, request) = (call.to, call.request.clone());
         let answer = self.answer_of(to, &request)?;
         if let Some(call) = self.nodes[x].way.as_mut().and_then(|way| way.call.as_mut()) {
@@ -355,20 +377,31 @@ impl World {
     /// An invariant's name, and how it broke.
     pub fn answer_of(&mut self, m: usize, request: &RecoveryRequest) -> Result<Answer, String> {
         let node = &mut self.nodes[m];
-        let Some(shard) = node.shard.as_mut().filter(|_| !node.poisoned) else { return Ok(Answer::No) };
+        let Some(shard) = node.shard.as_mut().filter(|_| !node.poisoned) else {
+            return Ok(Answer::No);
+        };
         let (epoch, from) = (request.epoch, request.from);
         let answer = match &request.body {
-            RecoveryBody::List { after, blank, attached } => {
-                Answer::Reply(shard.list(&mut node.disk, epoch, from, *after, *blank, attached).expect("memory"))
-            }
-            RecoveryBody::Report { objects } => {
-                Answer::Reply(shard.report(&mut node.disk, epoch, from, objects).expect("deltas are always taken"))
-            }
-            RecoveryBody::Noted => {
-                Answer::Reply(shard.noted(&mut node.disk, epoch, from).expect("deltas are always taken"))
-            }
+            RecoveryBody::List { after, blank, attached } => Answer::Reply(
+                shard.list(&mut node.disk, epoch, from, *after, *blank, attached).expect("memory"),
+            ),
+            RecoveryBody::Report { objects } => Answer::Reply(
+                shard
+                    .report(&mut node.disk, epoch, from, objects)
+                    .expect("deltas are always taken"),
+            ),
+            RecoveryBody::Noted => Answer::Reply(
+                shard.noted(&mut node.disk, epoch, from).expect("deltas are always taken"),
+            ),
             RecoveryBody::Snap { object, offset, known, floor, .. } => {
-                let question = SnapQuestion { epoch, from, object: *object, first: *offset == 0, known, floor };
+                let question = SnapQuestion {
+                    epoch,
+                    from,
+                    object: *object,
+                    first: *offset == 0,
+                    known,
+                    floor,
+                };
                 match shard.snap(&mut node.disk, &question) {
                     Ok(SnapPlan::Ready(_)) if node.disk.read_fails() => {
                         shard.unpin(*object);
@@ -385,14 +418,20 @@ impl World {
                                 self.note_damaged(m, number(*object), at);
                                 Answer::No
                             }
-                            Err(_) => return Err(format!("verified: shard {m} gives a piece that fails its checksum")),
+                            Err(_) => {
+                                return Err(format!(
+                                    "verified: shard {m} gives a piece that fails its checksum"
+                                ));
+                            }
                         }
                     }
                     _ => Answer::No,
                 }
             }
             // only scrubs ask these, and nobody scrubs here
-            RecoveryBody::Objects { .. } | RecoveryBody::Sum { .. } | RecoveryBody::Mend { .. } => Answer::No,
+            RecoveryBody::Objects { .. } | RecoveryBody::Sum { .. } | RecoveryBody::Mend { .. } => {
+                Answer::No
+            }
         };
         self.look_at_applied(m)?;
         Ok(answer)

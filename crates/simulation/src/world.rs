@@ -1,4 +1,5 @@
-//! The state of a simulation: sessions, nodes, monitor and metadata service with their real machines, and the network.
+//! The state of a simulation: sessions, nodes, monitor and metadata service with their real
+//! machines, and the network.
 
 use crate::act::{Act, Fault};
 use crate::check::Ghost;
@@ -73,7 +74,8 @@ impl Late {
             Act::Learn { .. } => self.maps,
             Act::Renew { .. } | Act::Renewal { .. } => self.renewals,
             Act::Write { .. } => self.writes,
-            // what is always possible would leave no step to what is late, and a deadline would send that again
+            // what is always possible would leave no step to what is late, and a deadline would
+            // send that again
             Act::Tick { .. } | Act::Fsync { .. } => *self != Self::default(),
             _ => false,
         }
@@ -238,8 +240,14 @@ pub struct MapVersion {
 impl MapVersion {
     fn of(map: &ClusterMap) -> Self {
         let pg = &map.pgs[&pg_id()];
-        let of = |wanted| map.sessions.iter().filter(move |(_, s)| **s == wanted).map(|(id, _)| *id).collect();
-        let table = SessionTable { live: of(SessionState::Live), dead: of(SessionState::Dead), last: map.last_session };
+        let of = |wanted| {
+            map.sessions.iter().filter(move |(_, s)| **s == wanted).map(|(id, _)| *id).collect()
+        };
+        let table = SessionTable {
+            live: of(SessionState::Live),
+            dead: of(SessionState::Dead),
+            last: map.last_session,
+        };
         let view = PgView {
             pg: pg_id(),
             epoch: pg.epoch,
@@ -275,7 +283,8 @@ pub struct World {
     pub left: [u8; Fault::ALL.len()],
     /// Sessions' clocks.
     pub now: Instant,
-    /// The clock of the monitor and the metadata service; those of clients are ahead of it by something.
+    /// The clock of the monitor and the metadata service; those of clients are ahead of it by
+    /// something.
     pub mon_now: Duration,
     /// The real machine.
     pub mon: Monitor,
@@ -316,9 +325,11 @@ pub struct World {
 impl World {
     /// A cluster that has just been made.
     pub fn new(rules: Rules, bounds: Bounds) -> Self {
-        let profile = Profile::new(2, 1, SECTOR as u32, (2 * SECTOR * SECTORS) as u64).expect("a profile");
+        let profile =
+            Profile::new(2, 1, SECTOR as u32, (2 * SECTOR * SECTORS) as u64).expect("a profile");
         let pool = PoolSpec { name: "data".into(), profile, pg_num: 1 };
-        let state = create_cluster(ClusterId::new(1), &ExpectedOsd::first(N as u32), &pool).expect("enough OSDs");
+        let state = create_cluster(ClusterId::new(1), &ExpectedOsd::first(N as u32), &pool)
+            .expect("enough OSDs");
         let settings = Settings {
             heartbeat_grace: crate::control::SILENCE / 2,
             session_ttl: crate::control::SILENCE / 2,

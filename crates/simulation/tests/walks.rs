@@ -1,5 +1,5 @@
-//! A few walks with every build, so that a change that breaks the protocol or the simulator is seen at once; the many are
-//! `cargo xtask sim`'s.
+//! A few walks with every build, so that a change that breaks the protocol or the simulator is seen
+//! at once; the many are `cargo xtask sim`'s.
 
 use protocol::Rules;
 use simulation::walk::{Found, shrink};
@@ -19,7 +19,12 @@ fn explain(focus: Focus, found: &Found) -> String {
 fn no_invariant_breaks() {
     for focus in Focus::ALL {
         let run = walk(Rules::default(), focus, 1..60, false, |_| true);
-        assert_eq!(run.walks, 59, "{}", run.found.as_ref().map_or_else(String::new, |found| explain(focus, found)));
+        assert_eq!(
+            run.walks,
+            59,
+            "{}",
+            run.found.as_ref().map_or_else(String::new, |found| explain(focus, found))
+        );
         assert!(run.covered["clean end"] == 59 && run.steps > 5_000, "{:?}", run.covered);
     }
 }

@@ -1,4 +1,4 @@
-//! `trefoil config show | get | set`: the settings of a running daemon.
+//! `trefoil config show | get | set`: the settings of a running daemon or mount.
 
 use crate::error::OperatorError;
 use crate::monitor::call;
@@ -6,15 +6,17 @@ use crate::{Cluster, output, telemetry};
 use clap::Subcommand;
 use protocol::Kind;
 use protocol::admin::{AdminReply, AdminRequest, Setting};
+use protocol::monitor::MonitorReply;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// What to do with settings. TARGET is osd.0, osd.1 ..., mds or monitor.
+/// What to do with settings. TARGET is osd.0, osd.1 ..., mds, monitor, or client.N as `trefoil top`
+/// names it.
 #[derive(Subcommand)]
 pub enum ConfigCommand {
     /// All settings of a daemon: values, which of them can change while it runs, what they mean
     Show {
-        /// osd.N, mds or monitor
+        /// osd.N, mds, monitor or client.N
         target: String,
         /// As JSON
         #[arg(long)]
@@ -22,14 +24,14 @@ pub enum ConfigCommand {
     },
     /// One setting's value
     Get {
-        /// osd.N, mds or monitor
+        /// osd.N, mds, monitor or client.N
         target: String,
         /// Which
         key: String,
     },
     /// Changes a setting until the daemon stops; to keep it, change the configuration file too
     Set {
-        /// osd.N, mds or monitor
+        /// osd.N, mds, monitor or client.N
         target: String,
         /// Which
         key: String,
@@ -41,7 +43,8 @@ pub enum ConfigCommand {
 /// Does it.
 ///
 /// # Errors
-/// [`OperatorError::Refused`] for unknown targets and keys, bad values, and settings that only a restart reads.
+/// [`OperatorError::Refused`] for unknown targets and keys, bad values, and settings that only a
+/// restart reads.
 pub fn run(cluster: &Cluster, command: ConfigCommand) -> Result<(), OperatorError> {
     match command {
         ConfigCommand::Show { target, json } => {
@@ -57,23 +60,47 @@ pub fn run(cluster: &Cluster, command: ConfigCommand) -> Result<(), OperatorErro
                 AdminReply::Changed(Setting { key, value, .. }) => {
                     output::line(&format!("{target}: {key} = {value}, until it stops"))
                 }
-                AdminReply::NeedsRestart(Setting { key, value, .. }) => Err(OperatorError::Refused(format!(
-                    "{key} needs a restart and is still {value}: set it in the configuration file of {target}, then restart it"
-                ))),
+                AdminReply::NeedsRestart(Setting { key, value, .. }) => {
+                    Err(OperatorError::Refused(format!(
+                        "{key} needs a restart and is still {value}: set it in the configuration file of {target}, then restart it"
+                    )))
+                }
                 other => Err(unexpected(other)),
             }
         }
     }
 }
 
-/// Asks a daemon, which the cluster map finds.
-fn ask(cluster: &Cluster, target: &str, request: &AdminRequest) -> Result<AdminReply, OperatorError> {
-    let daemons = telemetry::daemons(&cluster.status()?, &cluster.monitor);
-    let found = telemetry::wanted(daemons, &[target.to_owned()])?;
+/// Asks a daemon, which the cluster map finds, or through the monitor a client.
+fn ask(
+    cluster: &Cluster,
+    target: &str,
+    request: &AdminRequest,
+) -> Result<AdminReply, OperatorError> {
+    let all = telemetry::targets(&cluster.status()?, &cluster.monitor);
+    let found = telemetry::wanted(all, &[target.to_owned()])?;
     let silent = |reason: String| OperatorError::Silent { name: target.to_owned(), reason };
-    let addr = found.iter().find_map(telemetry::Target::addr).ok_or_else(|| silent("it is down".into()))?;
-    let reply = call(addr, Kind::Admin, protocol::encode(request), cluster.timeout).map_err(silent)?;
-    protocol::decode("admin reply", &reply.front).map_err(|error| silent(error.to_string()))
+    let (addr, kind, front) = match found.iter().find_map(telemetry::Target::session) {
+        Some(session) => {
+            (&*cluster.monitor, Kind::ClientAdmin, protocol::encode(&(session, request)))
+        }
+        None => {
+            let addr = found
+                .iter()
+                .find_map(telemetry::Target::addr)
+                .ok_or_else(|| silent("it is down".into()))?;
+            (addr, Kind::Admin, protocol::encode(request))
+        }
+    };
+    let reply = call(addr, kind, front, cluster.timeout).map_err(silent)?;
+    if reply.kind == Kind::AdminReply.to_u16() {
+        return protocol::decode("admin reply", &reply.front)
+            .map_err(|error| silent(error.to_string()));
+    }
+    match protocol::decode("monitor reply", &reply.front) {
+        Ok(MonitorReply::Refused(why)) => Err(silent(why)),
+        _ => Err(silent(format!("unexpected answer of kind {:#06x}", reply.kind))),
+    }
 }
 
 fn settings(reply: AdminReply) -> Result<Vec<Setting>, OperatorError> {
@@ -97,7 +124,11 @@ fn table(settings: &[Setting]) -> String {
         let default = if *is_default { " (default)" } else { "" };
         let live = if *is_live { "live" } else { "restart" };
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{key:width$}  {live:7}  {value}{default}\n{:width$}           {help}", "");
+        let _ = writeln!(
+            text,
+            "{key:width$}  {live:7}  {value}{default}\n{:width$}           {help}",
+            ""
+        );
     }
     text
 }
@@ -139,7 +170,9 @@ mod tests {
         };
         let settings = [setting("a_key", true, false), setting("another_key", false, true)];
         let text = table(&settings);
-        for part in ["a_key        live     7\n", "another_key  restart  7 (default)\n", "What it is"] {
+        for part in
+            ["a_key        live     7\n", "another_key  restart  7 (default)\n", "What it is"]
+        {
             assert!(text.contains(part), "{text}");
         }
         let json: serde_json::Value = serde_json::from_str(&to_json(&settings)).unwrap();

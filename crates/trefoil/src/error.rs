@@ -4,10 +4,11 @@ use client::ClientError;
 use protocol::monitor::{Health, MonitorReply};
 use std::fmt::Debug;
 use std::io;
+use volume::VolumeError;
 
 /// Shown by `--help`.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 a local file cannot be read or written; 2 wrong usage, or not \
-confirmed; 3 the cluster cannot be reached; 4 no such object, pool or target; 5 the cluster refused or failed. `health` \
+confirmed; 3 the cluster cannot be reached; 4 no such object, volume, pool or target; 5 the cluster refused or failed. `health` \
 answers as checks for Nagios do: 0 ok, 1 degraded, 2 down, 3 not known.";
 
 /// Why a command failed.
@@ -67,6 +68,9 @@ pub enum OperatorError {
     /// The operator did not say that it shall be done.
     #[error("{0}")]
     Unconfirmed(String),
+    /// Something with a volume.
+    #[error("{0}")]
+    Volume(VolumeError),
     /// The cluster said no, and why.
     #[error("{0}")]
     Refused(String),
@@ -80,8 +84,13 @@ impl OperatorError {
             OperatorError::File { .. } => 1,
             OperatorError::Unconfirmed(_) => 2,
             OperatorError::Unreachable { .. } | OperatorError::Silent { .. } => 3,
-            OperatorError::NoPool { .. } | OperatorError::NoObject(_) | OperatorError::NoTarget { .. } => 4,
-            OperatorError::Refused(_) => 5,
+            OperatorError::NoPool { .. }
+            | OperatorError::NoObject(_)
+            | OperatorError::NoTarget { .. } => 4,
+            OperatorError::Volume(VolumeError::Local { .. }) => 1,
+            OperatorError::Volume(VolumeError::BadName(..) | VolumeError::Invalid(_)) => 2,
+            OperatorError::Volume(VolumeError::NoVolume(_) | VolumeError::NoPool { .. }) => 4,
+            OperatorError::Volume(_) | OperatorError::Refused(_) => 5,
             OperatorError::Unhealthy(Health::Down) => 2,
             OperatorError::Unhealthy(_) => 1,
         }
@@ -91,7 +100,9 @@ impl OperatorError {
     pub fn unexpected(reply: &MonitorReply) -> OperatorError {
         match reply {
             MonitorReply::Refused(why) => OperatorError::Refused(why.clone()),
-            other => OperatorError::Refused(format!("the monitor gave an unexpected answer: {other:?}")),
+            other => {
+                OperatorError::Refused(format!("the monitor gave an unexpected answer: {other:?}"))
+            }
         }
     }
 
@@ -100,8 +111,19 @@ impl OperatorError {
         const ENOENT: i32 = 2;
         match error {
             ClientError::Posix(ENOENT) => OperatorError::NoObject(object.to_owned()),
-            ClientError::Connect { monitor, reason } => OperatorError::Unreachable { monitor, reason },
+            ClientError::Connect { monitor, reason } => {
+                OperatorError::Unreachable { monitor, reason }
+            }
             other => OperatorError::Refused(other.to_string()),
+        }
+    }
+}
+
+impl From<VolumeError> for OperatorError {
+    fn from(error: VolumeError) -> Self {
+        match error {
+            VolumeError::Client(error) => OperatorError::of_client(error, ""),
+            other => OperatorError::Volume(other),
         }
     }
 }

@@ -65,7 +65,12 @@ mod tests {
 
     #[test]
     fn a_line_says_when_how_bad_and_what() {
-        let event = |severity| ClusterEvent { number: 1, age_secs: 12, severity, what: "osd.2 was stopped".into() };
+        let event = |severity| ClusterEvent {
+            number: 1,
+            age_secs: 12,
+            severity,
+            what: "osd.2 was stopped".into(),
+        };
         assert_eq!(line(&event(Health::Degraded)), "      12 s ago  degraded  osd.2 was stopped");
         assert_eq!(line(&event(Health::Ok)), "      12 s ago            osd.2 was stopped");
     }

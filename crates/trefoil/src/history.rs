@@ -6,7 +6,8 @@
 //! {"mode": "locked", "entries": [{"id": 1, "operation": "read", "inode": 7, "age_ns": 1500, "duration_ns": 900, "errno": 0}]}
 //! ```
 //!
-//! in the order in which they began, `age_ns` ago; `duration_ns` and `errno` are null while a request is under way.
+//! in the order in which they began, `age_ns` ago; `duration_ns` and `errno` are null while a
+//! request is under way.
 
 use crate::error::OperatorError;
 use crate::table::{columns, nanoseconds};
@@ -54,7 +55,9 @@ pub fn run(cluster: &Cluster, args: &HistoryArgs) -> Result<(), OperatorError> {
     let rows = rows(&report, args.last.unwrap_or(usize::MAX));
     if args.json {
         let shown = Shown { mode: report.mode.to_string(), entries: rows };
-        return output::line(&serde_json::to_string_pretty(&shown).expect("plain structs are always JSON"));
+        return output::line(
+            &serde_json::to_string_pretty(&shown).expect("plain structs are always JSON"),
+        );
     }
     output::text(&text(report.mode, &rows))
 }
@@ -100,7 +103,13 @@ mod tests {
     use messenger::{HistoryEnd, HistoryEntry};
 
     fn report() -> HistoryReport {
-        let entry = |id, end| HistoryEntry { id, operation: "read".into(), inode: 7, start_ns: 1_000 * id, end };
+        let entry = |id, end| HistoryEntry {
+            id,
+            operation: "read".into(),
+            inode: 7,
+            start_ns: 1_000 * id,
+            end,
+        };
         let end = |errno| Some(HistoryEnd { duration_ns: 500, errno });
         HistoryReport {
             mode: HistoryMode::Locked,

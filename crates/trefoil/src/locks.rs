@@ -1,6 +1,8 @@
-//! `trefoil locks`: where threads wait for each other, as `mutrace` would print it, but live and of daemons that serve.
+//! `trefoil locks`: where threads wait for each other, as `mutrace` would print it, but live and of
+//! daemons that serve.
 //!
-//! With `--json` an array of objects in a shape that stays (who does not answer is named on standard error); with `--watch` one such array per line and interval:
+//! With `--json` an array of objects in a shape that stays (who does not answer is named on
+//! standard error); with `--watch` one such array per line and interval:
 //!
 //! ```json
 //! [{"target": "osd.0", "lock": "connection", "instances": 3, "acquisitions": 9, "contended": 1, "contended_share": 0.11,
@@ -102,17 +104,23 @@ pub fn run(cluster: &Cluster, args: &LocksArgs) -> Result<(), OperatorError> {
             watch::warn_of_silent(answers);
         }
         match (args.json, args.watch) {
-            (true, None) => output::line(&serde_json::to_string_pretty(&rows).expect("plain structs are always JSON")),
-            (true, Some(_)) => output::line(&serde_json::to_string(&rows).expect("plain structs are always JSON")),
+            (true, None) => output::line(
+                &serde_json::to_string_pretty(&rows).expect("plain structs are always JSON"),
+            ),
+            (true, Some(_)) => {
+                output::line(&serde_json::to_string(&rows).expect("plain structs are always JSON"))
+            }
             (false, _) => output::text(&text(&rows, answers)),
         }
     })
 }
 
 fn rows(reports: &[TelemetryReport], sort: Sort, filter: Option<&str>) -> Vec<Row> {
-    let of =
-        |report: &TelemetryReport| report.locks.iter().map(|lock| Row::new(&report.name, lock)).collect::<Vec<_>>();
-    let wanted = |row: &Row| filter.is_none_or(|text| row.target.contains(text) || row.lock.contains(text));
+    let of = |report: &TelemetryReport| {
+        report.locks.iter().map(|lock| Row::new(&report.name, lock)).collect::<Vec<_>>()
+    };
+    let wanted =
+        |row: &Row| filter.is_none_or(|text| row.target.contains(text) || row.lock.contains(text));
     let mut rows: Vec<Row> = reports.iter().flat_map(of).filter(wanted).collect();
     // What is equal stays in the order of targets and names.
     match sort {
@@ -126,8 +134,19 @@ fn rows(reports: &[TelemetryReport], sort: Sort, filter: Option<&str>) -> Vec<Ro
 }
 
 fn text(rows: &[Row], answers: &Answers) -> String {
-    let head =
-        ["target", "lock", "locks", "taken", "found taken", "share", "waited", "max", "avg", "held avg*", "held*"];
+    let head = [
+        "target",
+        "lock",
+        "locks",
+        "taken",
+        "found taken",
+        "share",
+        "waited",
+        "max",
+        "avg",
+        "held avg*",
+        "held*",
+    ];
     let cells = rows.iter().map(|row| {
         [
             row.target.clone(),
@@ -166,7 +185,11 @@ mod tests {
             held_sampled_ns: held,
             ..LockStats::default()
         };
-        let report = |name: &str, locks| TelemetryReport { name: name.into(), locks, ..TelemetryReport::default() };
+        let report = |name: &str, locks| TelemetryReport {
+            name: name.into(),
+            locks,
+            ..TelemetryReport::default()
+        };
         vec![
             report("osd.0", vec![lock("a", 10, 5, 1_000, 0), lock("b", 100, 2, 3_000_000, 10)]),
             report("mds", vec![lock("a", 50, 1, 10, 500)]),
@@ -174,7 +197,10 @@ mod tests {
     }
 
     fn order(sort: Sort, filter: Option<&str>) -> Vec<String> {
-        rows(&reports(), sort, filter).iter().map(|row| format!("{} {}", row.target, row.lock)).collect()
+        rows(&reports(), sort, filter)
+            .iter()
+            .map(|row| format!("{} {}", row.target, row.lock))
+            .collect()
     }
 
     #[test]
@@ -193,7 +219,9 @@ mod tests {
         let silent = vec![("osd.1".into(), "it is down".into())];
         let answers = Answers { reports: reports(), silent, ..Answers::default() };
         let text = text(&rows(&answers.reports, Sort::Wait, None), &answers);
-        for words in ["found taken", "3.0 ms", "2.00%", "50.00%", "no answer from osd.1: it is down"] {
+        for words in
+            ["found taken", "3.0 ms", "2.00%", "50.00%", "no answer from osd.1: it is down"]
+        {
             assert!(text.contains(words), "`{words}` is not in:\n{text}");
         }
     }

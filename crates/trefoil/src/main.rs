@@ -1,11 +1,13 @@
 //! The operator's command: how is the cluster, and what is in it.
 //!
-//! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and for people.
+//! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and
+//!   for people.
 //! * [`events`]: what happened of late.
 //! * [`config`]: settings of running daemons. [`scrub`]: checking what is on the disks.
-//! * [`object`]: named objects, to and from files and pipes.
-//! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do, asked of each daemon and
-//!   client by [`telemetry`].
+//! * [`object`]: named objects. [`transfer`]: files and pipes, to and from which they go.
+//! * [`volume`]: disks of virtual machines. [`nbd`]: the server that gives them out.
+//! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do,
+//!   asked of each daemon and client by [`telemetry`].
 //! * [`history`]: the last requests of a mount.
 //! * [`confirm`]: asks before what cannot be taken back.
 //! * [`error`]: what can go wrong, and the exit code for it.
@@ -20,6 +22,7 @@ mod events;
 mod history;
 mod locks;
 mod monitor;
+mod nbd;
 mod object;
 mod output;
 mod pool;
@@ -29,12 +32,15 @@ mod status;
 mod table;
 mod telemetry;
 mod top;
+mod transfer;
+mod volume;
 mod watch;
 
 use clap::{Parser, Subcommand};
 use error::OperatorError;
 use protocol::OsdId;
 use protocol::monitor::{ClusterStatus, Health, MonitorReply, MonitorRequest};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -43,7 +49,13 @@ use std::time::Duration;
 #[command(name = "trefoil", version = env!("TREFOIL_VERSION"), after_help = error::EXIT_CODES)]
 struct Cli {
     /// Where the monitor listens: a name or IP address, and a port if it is not 7400
-    #[arg(long, env = "TREFOIL_MONITOR", default_value = "127.0.0.1", global = true, value_name = "ADDR")]
+    #[arg(
+        long,
+        env = "TREFOIL_MONITOR",
+        default_value = "127.0.0.1",
+        global = true,
+        value_name = "ADDR"
+    )]
     monitor: String,
     /// How long to wait for the cluster, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600), global = true)]
@@ -60,8 +72,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Health alone, and why, by code; the exit code tells it to scripts and to Nagios: 0 ok, 1 degraded, 2 down, 3 not
-    /// known
+    /// Health alone, and why, by code; the exit code tells it to scripts and to Nagios: 0 ok, 1
+    /// degraded, 2 down, 3 not known
     Health {
         /// Line by line, since when, and what can be done
         #[arg(value_parser = ["detail"])]
@@ -95,6 +107,12 @@ enum Command {
     /// Settings of a running daemon
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    /// Volumes: disks of virtual machines
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
+    /// Volumes by NBD, as qemu and others speak it
+    #[command(subcommand)]
+    Nbd(nbd::NbdCommand),
     /// Checks what is on the disks, repairs what it can, and names what it cannot
     Scrub(scrub::ScrubArgs),
 }
@@ -135,9 +153,16 @@ impl Cluster {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Off unless asked for: what matters to the operator is in the error.
-    let filter = std::env::var("TREFOIL_LOG").unwrap_or_else(|_| "off".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Off unless asked for, but where a command serves: what matters to the operator is in the
+    // error.
+    let usual = if matches!(cli.command, Command::Nbd(_)) { "info" } else { "off" };
+    let filter = std::env::var("TREFOIL_LOG").unwrap_or_else(|_| usual.into());
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .init();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output wants no more of it.
@@ -159,9 +184,9 @@ fn replace(cluster: &Cluster, osd: OsdId, yes: bool) -> Result<(), OperatorError
         confirm::ask(&table::stake(found, &status))?;
     }
     match cluster.ask(&MonitorRequest::ReplaceOsd { osd })? {
-        MonitorReply::Done(_) => {
-            output::line(&format!("{osd} may start on an empty disk, once; it will be filled again from the others"))
-        }
+        MonitorReply::Done(_) => output::line(&format!(
+            "{osd} may start on an empty disk, once; it will be filled again from the others"
+        )),
         MonitorReply::Refused(why) => Err(OperatorError::Refused(why)),
         other => Err(OperatorError::unexpected(&other)),
     }
@@ -209,5 +234,7 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Config(command) => config::run(&cluster, command),
         Command::Scrub(args) => scrub::run(&cluster, &args),
         Command::Object(command) => object::run(&cluster, command),
+        Command::Volume(command) => volume::run(&cluster, command),
+        Command::Nbd(command) => nbd::run(&cluster, command),
     }
 }

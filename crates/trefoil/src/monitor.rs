@@ -1,11 +1,13 @@
-//! One question to the monitor or another daemon. No session is opened, so that asking changes nothing.
+//! One question to the monitor or another daemon. No session is opened, so that asking changes
+//! nothing.
 
 use crate::error::OperatorError;
 use bytes::Bytes;
 use messenger::address::{HostPort, NotAnAddress, first_that_listens};
 use messenger::sync::{ContentionMutex, block_on};
 use messenger::{
-    CallError, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, StateEvent, TrafficClass, Worker,
+    CallError, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, StateEvent,
+    TrafficClass, Worker,
 };
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::scrub::{ScrubReply, ScrubRequest};
@@ -18,10 +20,17 @@ use std::time::Duration;
 /// Asks, and waits for the answer.
 ///
 /// # Errors
-/// [`OperatorError::Unreachable`]: at once when the connection is refused, else when the time is over.
-pub fn ask(monitor: &str, request: &MonitorRequest, timeout: Duration) -> Result<MonitorReply, OperatorError> {
-    let unreachable = |reason: String| OperatorError::Unreachable { monitor: monitor.to_owned(), reason };
-    let reply = call(monitor, Kind::Monitor, protocol::encode(request), timeout).map_err(unreachable)?;
+/// [`OperatorError::Unreachable`]: at once when the connection is refused, else when the time is
+/// over.
+pub fn ask(
+    monitor: &str,
+    request: &MonitorRequest,
+    timeout: Duration,
+) -> Result<MonitorReply, OperatorError> {
+    let unreachable =
+        |reason: String| OperatorError::Unreachable { monitor: monitor.to_owned(), reason };
+    let reply =
+        call(monitor, Kind::Monitor, protocol::encode(request), timeout).map_err(unreachable)?;
     protocol::decode("monitor reply", &reply.front).map_err(|e| unreachable(e.to_string()))
 }
 
@@ -35,8 +44,11 @@ pub fn ask_osd(
     request: &ScrubRequest,
     timeout: Duration,
 ) -> Result<ScrubReply, OperatorError> {
-    let silent = |reason: String| OperatorError::Refused(format!("{osd} at {addr} does not answer: {reason}"));
-    let reply = call(&addr.to_string(), Kind::Scrub, protocol::encode(request), timeout).map_err(silent)?;
+    let silent = |reason: String| {
+        OperatorError::Refused(format!("{osd} at {addr} does not answer: {reason}"))
+    };
+    let reply =
+        call(&addr.to_string(), Kind::Scrub, protocol::encode(request), timeout).map_err(silent)?;
     protocol::decode("scrub reply", &reply.front).map_err(|e| silent(e.to_string()))
 }
 
@@ -52,7 +64,8 @@ pub fn call(addr: &str, kind: Kind, front: Bytes, timeout: Duration) -> Result<M
     let problem = Arc::new(ContentionMutex::new(runtime.handle().locks(), "problem", None));
     let service = GiveUp { problem: Arc::clone(&problem) };
     let config = ConnectConfig::new(address, ClusterId::default(), "trefoil");
-    let connection = runtime.handle().connect(0, config, move |_| Rc::new(service) as Rc<dyn Service>);
+    let connection =
+        runtime.handle().connect(0, config, move |_| Rc::new(service) as Rc<dyn Service>);
     let message = Message::new(TrafficClass::Control, kind.to_u16(), front, Bytes::new());
     let answer = block_on(connection.call(message, timeout));
     connection.close();

@@ -1,7 +1,8 @@
-//! `trefoil profile`: how long operations take at each layer, as GlusterFS's `volume profile`, but down the whole stack.
+//! `trefoil profile`: how long operations take at each layer, as GlusterFS's `volume profile`, but
+//! down the whole stack.
 //!
-//! With `--json` an object in a shape that stays; with `--watch` one such object per line and interval. Operations that did
-//! not happen are not listed.
+//! With `--json` an object in a shape that stays; with `--watch` one such object per line and
+//! interval. Operations that did not happen are not listed.
 //!
 //! ```json
 //! {"operations": [{"layer": "pg",       "fuse", "client", "messenger", "pg" or "disk"
@@ -93,11 +94,19 @@ pub fn run(cluster: &Cluster, args: &ProfileArgs) -> Result<(), OperatorError> {
         let shown = Shown {
             operations: rows(&answers.reports, args.per_daemon, args.filter.as_deref()),
             clients: answers.clients.iter().map(|(target, name)| Client { target, name }).collect(),
-            silent: answers.silent.iter().map(|(target, reason)| Silent { target, reason }).collect(),
+            silent: answers
+                .silent
+                .iter()
+                .map(|(target, reason)| Silent { target, reason })
+                .collect(),
         };
         match (args.json, args.watch) {
-            (true, None) => output::line(&serde_json::to_string_pretty(&shown).expect("plain structs are always JSON")),
-            (true, Some(_)) => output::line(&serde_json::to_string(&shown).expect("plain structs are always JSON")),
+            (true, None) => output::line(
+                &serde_json::to_string_pretty(&shown).expect("plain structs are always JSON"),
+            ),
+            (true, Some(_)) => {
+                output::line(&serde_json::to_string(&shown).expect("plain structs are always JSON"))
+            }
             (false, _) => output::text(&text(&shown.operations, answers)),
         }
     })
@@ -114,7 +123,9 @@ fn rows(reports: &[TelemetryReport], per_daemon: bool, filter: Option<&str>) -> 
     for report in reports {
         let target = if per_daemon { report.name.clone() } else { kind_of(&report.name) };
         for operation in report.operations.iter().filter(|operation| operation.times.calls() > 0) {
-            sums.entry((operation.layer, target.clone(), &operation.name)).or_default().merge(&operation.times);
+            sums.entry((operation.layer, target.clone(), &operation.name))
+                .or_default()
+                .merge(&operation.times);
         }
     }
     let mut whole: BTreeMap<(Layer, String), u64> = BTreeMap::new();
@@ -122,13 +133,16 @@ fn rows(reports: &[TelemetryReport], per_daemon: bool, filter: Option<&str>) -> 
         *whole.entry((*layer, target.clone())).or_default() += times.sum_ns();
     }
     let wanted = |row: &Row| {
-        filter.is_none_or(|text| [row.layer, &row.operation, &row.target].iter().any(|name| name.contains(text)))
+        filter.is_none_or(|text| {
+            [row.layer, &row.operation, &row.target].iter().any(|name| name.contains(text))
+        })
     };
     let row = |((layer, target, operation), times): ((Layer, String, &str), Times)| {
         let of = whole.get(&(layer, target.clone())).copied().unwrap_or_default();
         (layer, row_of(layer, target, operation, &times, of))
     };
-    let mut rows: Vec<(Layer, Row)> = sums.into_iter().map(row).filter(|(_, row)| wanted(row)).collect();
+    let mut rows: Vec<(Layer, Row)> =
+        sums.into_iter().map(row).filter(|(_, row)| wanted(row)).collect();
     // What is equal stays in the order of targets and names.
     rows.sort_by_key(|(layer, row)| (*layer, Reverse(row.total_ns)));
     rows.into_iter().map(|(_, row)| row).collect()
@@ -151,7 +165,19 @@ fn row_of(layer: Layer, target: String, operation: &str, times: &Times, whole_ns
 }
 
 fn text(rows: &[Row], answers: &Answers) -> String {
-    let head = ["layer", "operation", "target", "calls", "min", "mean", "p50", "p99", "max", "total", "share"];
+    let head = [
+        "layer",
+        "operation",
+        "target",
+        "calls",
+        "min",
+        "mean",
+        "p50",
+        "p99",
+        "max",
+        "total",
+        "share",
+    ];
     let cells = rows.iter().map(|row| {
         [
             row.layer.to_owned(),
@@ -186,25 +212,46 @@ mod tests {
             let operation = table.operation(*layer, name);
             times.iter().for_each(|us| operation.record(t0, t0 + Duration::from_micros(*us)));
         }
-        TelemetryReport { name: name.into(), operations: table.stats(), ..TelemetryReport::default() }
+        TelemetryReport {
+            name: name.into(),
+            operations: table.stats(),
+            ..TelemetryReport::default()
+        }
     }
 
     fn reports() -> Vec<TelemetryReport> {
         vec![
-            report("osd.0", &[(Layer::Disk, "journal sync", &[3000]), (Layer::Pg, "write", &[40, 60])]),
-            report("osd.1", &[(Layer::Pg, "write", &[100]), (Layer::Pg, "read", &[300]), (Layer::Pg, "sync", &[])]),
+            report(
+                "osd.0",
+                &[(Layer::Disk, "journal sync", &[3000]), (Layer::Pg, "write", &[40, 60])],
+            ),
+            report(
+                "osd.1",
+                &[
+                    (Layer::Pg, "write", &[100]),
+                    (Layer::Pg, "read", &[300]),
+                    (Layer::Pg, "sync", &[]),
+                ],
+            ),
             report("client.7", &[(Layer::Fuse, "write", &[500])]),
         ]
     }
 
     fn brief(rows: &[Row]) -> Vec<String> {
-        rows.iter().map(|row| format!("{} {} {} {}", row.layer, row.operation, row.target, row.calls)).collect()
+        rows.iter()
+            .map(|row| format!("{} {} {} {}", row.layer, row.operation, row.target, row.calls))
+            .collect()
     }
 
     #[test]
     fn a_kind_is_summed_and_the_top_of_the_stack_comes_first() {
         let rows = rows(&reports(), false, None);
-        let expected = ["fuse write clients 1", "pg read osds 1", "pg write osds 3", "disk journal sync osds 1"];
+        let expected = [
+            "fuse write clients 1",
+            "pg read osds 1",
+            "pg write osds 3",
+            "disk journal sync osds 1",
+        ];
         assert_eq!(brief(&rows), expected, "what never happened is not shown");
         let write = &rows[2];
         assert_eq!((write.min_ns, write.max_ns, write.total_ns), (40_000, 100_000, 200_000));
@@ -215,7 +262,10 @@ mod tests {
     fn each_by_itself_and_filtered() {
         let one = rows(&reports(), true, Some("write"));
         assert_eq!(brief(&one), ["fuse write client.7 1", "pg write osd.0 2", "pg write osd.1 1"]);
-        assert_eq!(brief(&rows(&reports(), true, Some("osd.1"))), ["pg read osd.1 1", "pg write osd.1 1"]);
+        assert_eq!(
+            brief(&rows(&reports(), true, Some("osd.1"))),
+            ["pg read osd.1 1", "pg write osd.1 1"]
+        );
         assert_eq!(brief(&rows(&reports(), false, Some("disk"))), ["disk journal sync osds 1"]);
     }
 
@@ -227,8 +277,13 @@ mod tests {
             silent: vec![("osd.2".into(), "it is down".into())],
         };
         let text = text(&rows(&answers.reports, false, None), &answers);
-        for words in ["p99", "3.0 ms", "40.0%", "client.7 is fuse-client here:/mnt", "no answer from osd.2: it is down"]
-        {
+        for words in [
+            "p99",
+            "3.0 ms",
+            "40.0%",
+            "client.7 is fuse-client here:/mnt",
+            "no answer from osd.2: it is down",
+        ] {
             assert!(text.contains(words), "`{words}` is not in:\n{text}");
         }
         let nothing = super::text(&[], &Answers::default());

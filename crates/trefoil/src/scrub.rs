@@ -1,4 +1,5 @@
-//! `trefoil scrub`: starts scrubs, shows how far they are and what they found, and repairs what needs a decision.
+//! `trefoil scrub`: starts scrubs, shows how far they are and what they found, and repairs what
+//! needs a decision.
 
 use crate::error::OperatorError;
 use crate::{Cluster, monitor, output, table};
@@ -54,7 +55,10 @@ enum ScrubCommand {
 /// "1.1f", as PGs are shown.
 fn parse_pg(text: &str) -> Result<PgId, String> {
     let parsed = text.split_once('.').and_then(|(pool, number)| {
-        Some(PgId { pool: PoolId::new(pool.parse().ok()?), number: u32::from_str_radix(number, 16).ok()? })
+        Some(PgId {
+            pool: PoolId::new(pool.parse().ok()?),
+            number: u32::from_str_radix(number, 16).ok()?,
+        })
     });
     parsed.ok_or_else(|| "a placement group is POOL.NUMBER, the number in hexadecimal: 1.1f".into())
 }
@@ -84,7 +88,11 @@ fn up(cluster: &Cluster) -> Result<Vec<(OsdId, SocketAddr)>, OperatorError> {
     Ok(osds.iter().filter(|osd| osd.up).filter_map(|osd| Some((osd.id, osd.addr?))).collect())
 }
 
-fn status_of(cluster: &Cluster, osd: OsdId, addr: SocketAddr) -> Result<ScrubStatus, OperatorError> {
+fn status_of(
+    cluster: &Cluster,
+    osd: OsdId,
+    addr: SocketAddr,
+) -> Result<ScrubStatus, OperatorError> {
     match monitor::ask_osd(osd, addr, &ScrubRequest::Status, cluster.timeout)? {
         ScrubReply::Status(status) => Ok(status),
         other => Err(unexpected(other)),
@@ -94,7 +102,10 @@ fn status_of(cluster: &Cluster, osd: OsdId, addr: SocketAddr) -> Result<ScrubSta
 type Statuses = Vec<((OsdId, SocketAddr), ScrubStatus)>;
 
 fn statuses(cluster: &Cluster) -> Result<Statuses, OperatorError> {
-    up(cluster)?.into_iter().map(|(osd, addr)| Ok(((osd, addr), status_of(cluster, osd, addr)?))).collect()
+    up(cluster)?
+        .into_iter()
+        .map(|(osd, addr)| Ok(((osd, addr), status_of(cluster, osd, addr)?)))
+        .collect()
 }
 
 fn unexpected(reply: ScrubReply) -> OperatorError {
@@ -107,9 +118,13 @@ fn unexpected(reply: ScrubReply) -> OperatorError {
 fn start(cluster: &Cluster, args: &ScrubArgs) -> Result<(), OperatorError> {
     let request = ScrubRequest::Start { pg: args.pg, deep: args.deep };
     let mut started = Vec::new();
-    for (osd, addr) in up(cluster)?.into_iter().filter(|(osd, _)| args.osd.is_none_or(|only| only == *osd)) {
+    for (osd, addr) in
+        up(cluster)?.into_iter().filter(|(osd, _)| args.osd.is_none_or(|only| only == *osd))
+    {
         match monitor::ask_osd(osd, addr, &request, cluster.timeout)? {
-            ScrubReply::Started { pgs, at_secs } => started.push(Started { osd, addr, pgs, at_secs }),
+            ScrubReply::Started { pgs, at_secs } => {
+                started.push(Started { osd, addr, pgs, at_secs })
+            }
             other => return Err(unexpected(other)),
         }
     }
@@ -143,10 +158,13 @@ fn wait(cluster: &Cluster, started: &Started, deep: bool) -> Result<(), Operator
             continue;
         }
         let last = |pg: &PgScrub| if deep { pg.deep_secs } else { pg.light_secs };
-        let done = |pg: &PgId| status.pgs.iter().any(|of| of.pg == *pg && last(of) >= started.at_secs);
+        let done =
+            |pg: &PgId| status.pgs.iter().any(|of| of.pg == *pg && last(of) >= started.at_secs);
         return match started.pgs.iter().find(|pg| !done(pg)) {
             None => Ok(()),
-            Some(pg) => Err(OperatorError::Refused(format!("pg {pg} changed its leader meanwhile: scrub it again"))),
+            Some(pg) => Err(OperatorError::Refused(format!(
+                "pg {pg} changed its leader meanwhile: scrub it again"
+            ))),
         };
     }
 }
@@ -156,14 +174,21 @@ fn repair(cluster: &Cluster, object: &str, distrust: OsdId) -> Result<(), Operat
     let found = all.iter().find_map(|(at, status)| {
         Some((*at, status.findings.iter().find(|finding| finding.object.to_string() == object)?))
     });
-    let Some(((osd, addr), finding)) = found else { return Err(OperatorError::NoObject(object.to_owned())) };
+    let Some(((osd, addr), finding)) = found else {
+        return Err(OperatorError::NoObject(object.to_owned()));
+    };
     let Some(shard) = finding.acting.iter().position(|of| *of == distrust) else {
-        return Err(OperatorError::Refused(format!("{distrust} holds no shard of {object}: {}", places(finding))));
+        return Err(OperatorError::Refused(format!(
+            "{distrust} holds no shard of {object}: {}",
+            places(finding)
+        )));
     };
     let shard = ShardIndex::new(u8::try_from(shard).unwrap_or(u8::MAX));
     let request = ScrubRequest::Repair { pg: finding.pg, object: finding.object, shard };
     match monitor::ask_osd(osd, addr, &request, cluster.timeout.max(REPAIR_MAX))? {
-        ScrubReply::Repaired => output::line(&format!("{object}: the shard on {distrust} was rebuilt from the others")),
+        ScrubReply::Repaired => {
+            output::line(&format!("{object}: the shard on {distrust} was rebuilt from the others"))
+        }
         other => Err(unexpected(other)),
     }
 }
@@ -203,7 +228,8 @@ fn time(secs: u64) -> String {
 }
 
 fn findings_text(all: &Statuses) -> String {
-    let findings: Vec<&ScrubFinding> = all.iter().flat_map(|(_, status)| &status.findings).collect();
+    let findings: Vec<&ScrubFinding> =
+        all.iter().flat_map(|(_, status)| &status.findings).collect();
     if findings.is_empty() {
         return "nothing open\n".into();
     }

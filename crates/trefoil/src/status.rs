@@ -9,6 +9,7 @@
 //!   "osds": [{"id": 0, "addr": "127.0.0.1:7410", "host": "a", "up": true, "in": true, "epoch": 12,
 //!             "disk": 1,          OSDs of one host with equal numbers share a file system; 0: unknown
 //!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "used_percent": 1,
+//!             "stored_bytes": 1,  what its fragments take; used_bytes is by whomever
 //!             "fullness": "ok", "nearfull", "backfillfull" or "full", "backfills_waiting": 0,    PGs
 //!             "journal_bytes": 1, "journal_records": 0,
 //!             "objects_to_rebuild": 0, "bytes_to_rebuild": 0, "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
@@ -28,20 +29,28 @@
 //!   "clients": [{"session": 1, "name": "...", "kind": "client" or "daemon"}],
 //!   "mds": "127.0.0.1:7401",        null if none has ever started
 //!   "mds_silent_s": null,           for how long it has been silent, if that is too long
-//!   "total_bytes": 1, "free_bytes": 1
+//!   "total_bytes": 1, "free_bytes": 1,
+//!   "stored_bytes": 1               what the cluster stores, without parity
 //! }
 //! ```
 
 use protocol::SessionId;
 use protocol::health::HealthCheck;
-use protocol::monitor::{ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus};
+use protocol::monitor::{
+    ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus,
+};
 use protocol::scrub::{ScrubFinding, ScrubReport, ScrubTotals};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// All conditions, in the order in which they are shown.
-pub const CONDITIONS: [PgCondition; 5] =
-    [PgCondition::Clean, PgCondition::Degraded, PgCondition::Recovering, PgCondition::Peering, PgCondition::Down];
+pub const CONDITIONS: [PgCondition; 5] = [
+    PgCondition::Clean,
+    PgCondition::Degraded,
+    PgCondition::Recovering,
+    PgCondition::Peering,
+    PgCondition::Down,
+];
 
 #[derive(Serialize)]
 struct StatusJson<'a> {
@@ -61,6 +70,7 @@ struct StatusJson<'a> {
     mds_silent_s: Option<u64>,
     total_bytes: u64,
     free_bytes: u64,
+    stored_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -100,6 +110,7 @@ struct OsdJson<'a> {
     used_bytes: u64,
     free_bytes: u64,
     used_percent: u8,
+    stored_bytes: u64,
     fullness: &'static str,
     backfills_waiting: u64,
     journal_bytes: u64,
@@ -184,26 +195,41 @@ pub fn to_json(status: &ClusterStatus) -> String {
         },
         scrub: FindingsJson {
             open: status.osds.iter().map(|osd| osd.report.scrub.open).sum(),
-            findings: status.osds.iter().flat_map(|osd| &osd.report.scrub.findings).map(finding).collect(),
+            findings: status
+                .osds
+                .iter()
+                .flat_map(|osd| &osd.report.scrub.findings)
+                .map(finding)
+                .collect(),
         },
         clients: status.clients.iter().map(client).collect(),
         mds: status.mds.map(|addr| addr.to_string()),
         mds_silent_s: status.mds_silent_secs,
         total_bytes: status.total_bytes,
         free_bytes: status.free_bytes,
+        stored_bytes: status.stored_bytes,
     };
     serde_json::to_string_pretty(&json).expect("plain structs with string keys are always JSON")
 }
 
 /// The health alone as pretty-printed JSON, as in the status.
 pub fn health_to_json(status: &ClusterStatus) -> String {
-    let json = HealthJson { health: health(status.health), checks: status.checks.iter().map(check).collect() };
+    let json = HealthJson {
+        health: health(status.health),
+        checks: status.checks.iter().map(check).collect(),
+    };
     serde_json::to_string_pretty(&json).expect("plain structs with string keys are always JSON")
 }
 
 fn check(check: &HealthCheck) -> CheckJson<'_> {
     let HealthCheck { code, severity, summary, detail, since_secs } = check;
-    CheckJson { code: code.as_str(), severity: health(*severity), summary, detail, since_s: *since_secs }
+    CheckJson {
+        code: code.as_str(),
+        severity: health(*severity),
+        summary,
+        detail,
+        since_s: *since_secs,
+    }
 }
 
 /// Number of PGs in a condition.
@@ -233,7 +259,11 @@ pub fn condition(condition: PgCondition) -> &'static str {
 
 fn client((session, name): &(SessionId, String)) -> ClientJson<'_> {
     let kind = if crate::table::is_daemon(name) { "daemon" } else { "client" };
-    ClientJson { session: session.get(), name: name.strip_prefix(DAEMON_SESSION).unwrap_or(name), kind }
+    ClientJson {
+        session: session.get(),
+        name: name.strip_prefix(DAEMON_SESSION).unwrap_or(name),
+        kind,
+    }
 }
 
 fn osd(osd: &OsdStatus) -> OsdJson<'_> {
@@ -250,6 +280,7 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
         used_bytes: report.used_bytes,
         free_bytes: report.free_bytes,
         used_percent: report.used_percent,
+        stored_bytes: report.stored_bytes,
         fullness: report.fullness.as_str(),
         backfills_waiting: report.backfills_waiting,
         journal_bytes: report.journal_bytes,
@@ -272,11 +303,20 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
 
 fn scrub(report: &ScrubReport) -> ScrubJson {
     let ScrubTotals { pgs, objects, bytes, found, repaired, skipped } = report.totals;
-    ScrubJson { running: report.running.map(|pg| pg.to_string()), pgs, objects, bytes, found, repaired, skipped }
+    ScrubJson {
+        running: report.running.map(|pg| pg.to_string()),
+        pgs,
+        objects,
+        bytes,
+        found,
+        repaired,
+        skipped,
+    }
 }
 
 fn finding(finding: &ScrubFinding) -> FindingJson {
-    let wrong = finding.wrong.iter().filter_map(|shard| finding.acting.get(usize::from(shard.get())));
+    let wrong =
+        finding.wrong.iter().filter_map(|shard| finding.acting.get(usize::from(shard.get())));
     FindingJson {
         pg: finding.pg.to_string(),
         object: finding.object.to_string(),
@@ -361,6 +401,7 @@ pub mod tests {
             mds_silent_secs: Some(40),
             total_bytes: 20 << 30,
             free_bytes: 12 << 30,
+            stored_bytes: 5 << 30,
         }
     }
 
@@ -386,8 +427,14 @@ pub mod tests {
         assert_eq!(json["recovery"]["seconds_left"], 7);
         assert_eq!(json["pools"][0]["k"], 2);
         let daemon = &json["clients"][0];
-        assert_eq!((&daemon["kind"], &daemon["name"]), (&"daemon".into(), &"mds: deletes objects".into()));
-        assert_eq!((&json["clients"][1]["session"], &json["clients"][1]["kind"]), (&9.into(), &"client".into()));
+        assert_eq!(
+            (&daemon["kind"], &daemon["name"]),
+            (&"daemon".into(), &"mds: deletes objects".into())
+        );
+        assert_eq!(
+            (&json["clients"][1]["session"], &json["clients"][1]["kind"]),
+            (&9.into(), &"client".into())
+        );
         assert_eq!((&json["mds"], &json["mds_silent_s"]), (&"127.0.0.1:7401".into(), &40.into()));
     }
 }

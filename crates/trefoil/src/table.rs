@@ -2,7 +2,9 @@
 
 use crate::status::{CONDITIONS, condition, count, health};
 use protocol::health::HealthCheck;
-use protocol::monitor::{ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus, RecoveryStatus};
+use protocol::monitor::{
+    ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus, RecoveryStatus,
+};
 use std::fmt::Write;
 
 /// Everything.
@@ -10,8 +12,9 @@ pub fn status(status: &ClusterStatus) -> String {
     let mut out = String::new();
     let up = status.osds.iter().filter(|o| o.up).count();
     let inside = status.osds.iter().filter(|o| o.is_in).count();
-    let used = status.total_bytes.saturating_sub(status.free_bytes);
-    let mut row = |name: &str, value: String| writeln!(out, "{name:10} {value}").expect("a string takes everything");
+    let mut row = |name: &str, value: String| {
+        writeln!(out, "{name:10} {value}").expect("a string takes everything")
+    };
     row("cluster", format!("{}, epoch {}", status.cluster, status.epoch.get()));
     row("health", health(status.health).into());
     for check in &status.checks {
@@ -23,12 +26,10 @@ pub fn status(status: &ClusterStatus) -> String {
     if let Some(recovery) = recovery(&status.recovery) {
         row("recovery", recovery);
     }
-    let (total, free) = (status.total_bytes, status.free_bytes);
-    // What else lies on the disks is not known apart: an empty cluster, too, stands on disks with
-    // something on them.
-    let rest = format!("{}{} used on these disks, other data included", bytes(used), percent(used, total));
-    row("space", format!("{} free of {}; {rest}", bytes(free), bytes(total)));
-    let (daemons, clients): (Vec<_>, Vec<_>) = status.clients.iter().partition(|(_, name)| is_daemon(name));
+    let (stored, free) = (status.stored_bytes, status.free_bytes);
+    row("space", format!("{} stored, {} free", bytes(stored), bytes(free)));
+    let (daemons, clients): (Vec<_>, Vec<_>) =
+        status.clients.iter().partition(|(_, name)| is_daemon(name));
     row("clients", clients.len().to_string());
     for (session, name) in clients {
         row("", format!("session {} {name}", session.get()));
@@ -49,7 +50,8 @@ pub fn is_daemon(session_name: &str) -> bool {
     session_name.starts_with(DAEMON_SESSION)
 }
 
-/// Its health and the reasons, and no more; with `detail` line by line, since when, and what can be done.
+/// Its health and the reasons, and no more; with `detail` line by line, since when, and what can be
+/// done.
 pub fn health_report(status: &ClusterStatus, detail: bool) -> String {
     let mut out = format!("{}\n", health(status.health));
     for check in &status.checks {
@@ -78,9 +80,11 @@ fn mds(status: &ClusterStatus) -> String {
     addr.to_string() + &silent.unwrap_or_default()
 }
 
-/// "12 objects with 1.5 GiB to rebuild, 40.0 MiB/s, about 39 s to go"; `None` when nothing is to be rebuilt.
+/// "12 objects with 1.5 GiB to rebuild, 40.0 MiB/s, about 39 s to go"; `None` when nothing is to be
+/// rebuilt.
 fn recovery(status: &RecoveryStatus) -> Option<String> {
-    let RecoveryStatus { objects, bytes: left, shards_uncounted, bytes_per_sec, seconds_left } = *status;
+    let RecoveryStatus { objects, bytes: left, shards_uncounted, bytes_per_sec, seconds_left } =
+        *status;
     if objects == 0 && shards_uncounted == 0 {
         return None;
     }
@@ -93,7 +97,8 @@ fn recovery(status: &RecoveryStatus) -> Option<String> {
     }
     .expect("a string takes everything");
     if shards_uncounted > 0 {
-        write!(text, "; {shards_uncounted} shards are not counted yet").expect("a string takes everything");
+        write!(text, "; {shards_uncounted} shards are not counted yet")
+            .expect("a string takes everything");
     }
     Some(text)
 }
@@ -111,22 +116,39 @@ pub fn period(seconds: u64) -> String {
 fn pgs(status: &ClusterStatus) -> String {
     let all: u32 = status.pgs.iter().map(|(_, n)| n).sum();
     let parts = CONDITIONS.map(|c| (count(status, c), condition(c)));
-    let parts: Vec<String> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
+    let parts: Vec<String> =
+        parts.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
     if all == 0 { "none".into() } else { format!("{all}: {}", parts.join(", ")) }
 }
 
 /// The storage daemons.
 pub fn osds(osds: &[OsdStatus]) -> String {
-    let head = ["osd", "state", "address", "host", "used", "size", "journal", "to rebuild", "corrupt"];
+    let head = [
+        "osd",
+        "state",
+        "address",
+        "host",
+        "stored",
+        "disk used",
+        "size",
+        "journal",
+        "to rebuild",
+        "corrupt",
+    ];
     let rows = osds.iter().map(|osd| {
         let report = &osd.report;
-        let state = format!("{} {}", if osd.up { "up" } else { "down" }, if osd.is_in { "in" } else { "out" });
+        let state = format!(
+            "{} {}",
+            if osd.up { "up" } else { "down" },
+            if osd.is_in { "in" } else { "out" }
+        );
         let rebuild: u64 = report.to_rebuild.iter().map(|backlog| backlog.objects).sum();
         [
             format!("osd.{}", osd.id.get()),
             state,
             osd.addr.map_or_else(|| "-".into(), |a| a.to_string()),
             osd.host.clone(),
+            bytes(report.stored_bytes),
             bytes(report.used_bytes),
             bytes(report.total_bytes),
             bytes(report.journal_bytes),
@@ -181,10 +203,12 @@ pub fn pools(pools: &[PoolStatus]) -> String {
 /// Rows under a head, each column as wide as its widest cell.
 pub fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let all: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
-    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width =
+        |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
     let line = |row: &[String; N]| {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, w)| format!("{cell:w$}")).collect();
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, w)| format!("{cell:w$}")).collect();
         cells.join("  ").trim_end().to_owned() + "\n"
     };
     all.iter().map(line).collect()
@@ -215,7 +239,8 @@ pub fn time(seconds: i64, nanoseconds: u32) -> String {
     // Days to a date in the proleptic Gregorian calendar, counted from 1 March of year 0.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
@@ -223,10 +248,6 @@ pub fn time(seconds: i64, nanoseconds: u32) -> String {
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{nanoseconds:09} UTC")
-}
-
-fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { String::new() } else { format!(" ({:.0}%)", part as f64 * 100.0 / whole as f64) }
 }
 
 #[cfg(test)]
@@ -243,13 +264,16 @@ mod tests {
             "127.0.0.1:7401, silent for 40 s",
             "32: 20 clean, 12 degraded",
             "7 objects with 7.0 MiB to rebuild, 1.0 MiB/s, about 7 s to go",
-            "12.0 GiB free of 20.0 GiB; 8.0 GiB (40%) used on these disks, other data included",
+            "5.0 GiB stored, 12.0 GiB free",
             "clients    1\n           session 9 fuse-client here /mnt",
             "daemons    session 1 mds: deletes objects",
             "osd.0  up in",
             "2+1",
         ];
-        assert_eq!([7, 119, 121, 7_200, 90_000].map(period), ["7 s", "119 s", "3 min", "2 h 0 min", "25 h 0 min"]);
+        assert_eq!(
+            [7, 119, 121, 7_200, 90_000].map(period),
+            ["7 s", "119 s", "3 min", "2 h 0 min", "25 h 0 min"]
+        );
         for words in wanted {
             assert!(text.contains(words), "`{words}` is not in:\n{text}");
         }
@@ -261,7 +285,11 @@ mod tests {
         assert_eq!(health_report(&status, false), "degraded\nOSD_DOWN: osd.1 is down\n");
         status.checks[0].detail = vec!["osd.1 on a is down".into(), "osd.2 on b is down".into()];
         let text = health_report(&status, true);
-        for words in ["OSD_DOWN (degraded, for 12 s): osd.1 is down\n", "    osd.2 on b is down\n", "    To do: see"] {
+        for words in [
+            "OSD_DOWN (degraded, for 12 s): osd.1 is down\n",
+            "    osd.2 on b is down\n",
+            "    To do: see",
+        ] {
             assert!(text.contains(words), "`{words}` is not in:\n{text}");
         }
     }
@@ -270,7 +298,12 @@ mod tests {
     fn what_is_at_stake_is_told() {
         let sample = crate::status::tests::sample();
         let told = stake(&sample.osds[1], &sample);
-        for words in ["osd.1 on here", "12 of 32 placement groups", "one more lost disk loses data", "4.0 GiB in use"] {
+        for words in [
+            "osd.1 on here",
+            "12 of 32 placement groups",
+            "one more lost disk loses data",
+            "4.0 GiB in use",
+        ] {
             assert!(told.contains(words), "`{words}` is not in: {told}");
         }
     }
@@ -289,16 +322,26 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (ns, words) in [(0.0, "0 ns"), (999.0, "999 ns"), (1500.0, "1.5 us"), (2.5e6, "2.5 ms"), (6e10, "60.0 s")] {
+        for (ns, words) in [
+            (0.0, "0 ns"),
+            (999.0, "999 ns"),
+            (1500.0, "1.5 us"),
+            (2.5e6, "2.5 ms"),
+            (6e10, "60.0 s"),
+        ] {
             assert_eq!(nanoseconds(ns), words);
         }
     }
 
     #[test]
     fn units() {
-        for (n, words) in
-            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 29, "1.5 GiB"), (u64::MAX, "16.0 EiB")]
-        {
+        for (n, words) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (3 << 29, "1.5 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
             assert_eq!(bytes(n), words);
         }
     }

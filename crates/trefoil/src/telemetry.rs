@@ -1,8 +1,8 @@
-//! Where telemetry comes from: the daemons that the cluster map names, each asked over the messenger, and the clients with a
-//! session, each asked by the monitor for us.
+//! Where telemetry comes from: the daemons that the cluster map names, each asked over the
+//! messenger, and the clients with a session, each asked by the monitor for us.
 //!
-//! Contract: all are asked side by side, [`ASKED_AT_ONCE`] at a time. Who does not answer in time is named, and keeps
-//! nobody waiting for longer than that.
+//! Contract: all are asked side by side, [`ASKED_AT_ONCE`] at a time. Who does not answer in time
+//! is named, and keeps nobody waiting for longer than that.
 
 use crate::Cluster;
 use crate::error::OperatorError;
@@ -48,6 +48,14 @@ impl Target {
             Way::Down | Way::Session(_) => None,
         }
     }
+
+    /// Of a client.
+    pub fn session(&self) -> Option<SessionId> {
+        match self.way {
+            Way::Session(session) => Some(session),
+            Way::Down | Way::Addr(_) => None,
+        }
+    }
 }
 
 /// All roles of the cluster, in the order in which they are shown.
@@ -62,7 +70,7 @@ pub fn daemons(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
 }
 
 /// All roles, and all clients.
-fn targets(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
+pub fn targets(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
     let client = |(session, title): &(SessionId, String)| Target {
         name: format!("client.{}", session.get()),
         title: Some(title.clone()),
@@ -89,7 +97,8 @@ pub fn wanted(all: Vec<Target>, names: &[String]) -> Result<Vec<Target>, Operato
 /// What daemons and clients said, and who said nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
-    /// Reports: of each target one under its name, then those of its other runtimes, under names of their own.
+    /// Reports: of each target one under its name, then those of its other runtimes, under names of
+    /// their own.
     pub reports: Vec<TelemetryReport>,
     /// Names of the clients that answered, and what they say that they are.
     pub clients: Vec<(String, String)>,
@@ -112,9 +121,12 @@ pub fn ask(cluster: &Cluster, names: &[String]) -> Result<Answers, OperatorError
                     answers.clients.extend(target.title.clone().map(|title| (name.clone(), title)));
                     answers.reports.extend(named(name, reports));
                 }
-                Err(reason) if !names.is_empty() => return Err(OperatorError::Silent { name, reason }),
+                Err(reason) if !names.is_empty() => {
+                    return Err(OperatorError::Silent { name, reason });
+                }
                 Err(reason) => {
-                    let title = target.title.as_ref().map_or(String::new(), |title| format!(" ({title})"));
+                    let title =
+                        target.title.as_ref().map_or(String::new(), |title| format!(" ({title})"));
                     answers.silent.push((name + &title, reason));
                 }
             }
@@ -123,7 +135,8 @@ pub fn ask(cluster: &Cluster, names: &[String]) -> Result<Answers, OperatorError
     Ok(answers)
 }
 
-/// The first of a target's reports under its name: what a client's runtime calls itself is not how it is asked for.
+/// The first of a target's reports under its name: what a client's runtime calls itself is not how
+/// it is asked for.
 fn named(name: String, mut reports: Vec<TelemetryReport>) -> Vec<TelemetryReport> {
     if let Some(first) = reports.first_mut() {
         first.name = name;
@@ -133,9 +146,13 @@ fn named(name: String, mut reports: Vec<TelemetryReport>) -> Vec<TelemetryReport
 
 fn ask_at_once(cluster: &Cluster, targets: &[Target]) -> Vec<Result<Vec<TelemetryReport>, String>> {
     std::thread::scope(|scope| {
-        let asking: Vec<_> = targets.iter().map(|target| scope.spawn(|| reports_of(cluster, &target.way))).collect();
+        let asking: Vec<_> =
+            targets.iter().map(|target| scope.spawn(|| reports_of(cluster, &target.way))).collect();
         let told = asking.into_iter().map(|thread| thread.join());
-        told.map(|answer| answer.unwrap_or_else(|_| Err("the question ended in a panic".to_owned()))).collect()
+        told.map(|answer| {
+            answer.unwrap_or_else(|_| Err("the question ended in a panic".to_owned()))
+        })
+        .collect()
     })
 }
 
@@ -165,7 +182,9 @@ fn answer_of<T: DeserializeOwned>(
     let reply = match way {
         Way::Down => return Err("it is down".to_owned()),
         Way::Addr(addr) => call(addr, question, Default::default(), cluster.timeout)?,
-        Way::Session(session) => call(&cluster.monitor, of_client, protocol::encode(session), cluster.timeout)?,
+        Way::Session(session) => {
+            call(&cluster.monitor, of_client, protocol::encode(session), cluster.timeout)?
+        }
     };
     if reply.kind == answer.to_u16() {
         return protocol::decode("telemetry", &reply.front).map_err(|error| error.to_string());
@@ -182,7 +201,8 @@ mod tests {
 
     #[test]
     fn every_runtime_of_a_target_is_shown_and_the_first_is_the_target() {
-        let report = |name: &str| TelemetryReport { name: name.into(), ..TelemetryReport::default() };
+        let report =
+            |name: &str| TelemetryReport { name: name.into(), ..TelemetryReport::default() };
         let named = named("client.9".into(), vec![report("client"), report("client-other")]);
         assert_eq!(named, [report("client.9"), report("client-other")]);
     }
@@ -198,7 +218,11 @@ mod tests {
         let some = wanted(all.clone(), &["osd.0".into(), "mds".into()]).expect("known");
         assert_eq!(some, [all[1].clone(), all[2].clone()]);
         let error = wanted(all, &["osd.7".into()]).expect_err("unknown").to_string();
-        assert!(error.contains("osd.7") && error.contains("monitor, mds, osd.0, osd.1, client.1, client.9"), "{error}");
+        assert!(
+            error.contains("osd.7")
+                && error.contains("monitor, mds, osd.0, osd.1, client.1, client.9"),
+            "{error}"
+        );
         assert_eq!(daemons(&status, "h:1").len(), 4, "clients have no settings");
     }
 }

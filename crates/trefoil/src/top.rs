@@ -1,7 +1,8 @@
-//! `trefoil top`: what the workers and connections of each daemon do now, as rates over an interval, and what another
-//! mapping of connections to workers would change.
+//! `trefoil top`: what the workers and connections of each daemon do now, as rates over an
+//! interval, and what another mapping of connections to workers would change.
 //!
-//! With `--json` an object in a shape that stays (who does not answer is named on standard error), with `--watch` one such object per line and interval:
+//! With `--json` an object in a shape that stays (who does not answer is named on standard error),
+//! with `--watch` one such object per line and interval:
 //!
 //! ```json
 //! {"workers": [{"target": "osd.0", "worker": 0, "seconds": 1.0,
@@ -28,8 +29,8 @@
 //!    "unknown": null}]}               why nothing is predicted
 //! ```
 //!
-//! Of a listener with more than [`messenger::CONNECTIONS_REPORTED_MAX`] connections, those are shown that carried the most
-//! bytes since they began; there is no outlook then, and no prediction.
+//! Of a listener with more than [`messenger::CONNECTIONS_REPORTED_MAX`] connections, those are
+//! shown that carried the most bytes since they began; there is no outlook then, and no prediction.
 
 mod connections;
 
@@ -101,8 +102,12 @@ pub fn run(cluster: &Cluster, args: &TopArgs) -> Result<(), OperatorError> {
             watch::warn_of_silent(answers);
         }
         match (args.json, args.watch) {
-            (true, None) => output::line(&serde_json::to_string_pretty(&shown).expect("plain structs are always JSON")),
-            (true, Some(_)) => output::line(&serde_json::to_string(&shown).expect("plain structs are always JSON")),
+            (true, None) => output::line(
+                &serde_json::to_string_pretty(&shown).expect("plain structs are always JSON"),
+            ),
+            (true, Some(_)) => {
+                output::line(&serde_json::to_string(&shown).expect("plain structs are always JSON"))
+            }
             (false, _) => output::text(&(text(&shown, args.seats) + &watch::notes(answers))),
         }
     })
@@ -116,14 +121,19 @@ fn rows(report: &TelemetryReport) -> Vec<Row> {
             target: report.name.clone(),
             worker,
             seconds,
-            // The clock and the state of a worker are not read at once, so that their difference may be a little too large.
+            // The clock and the state of a worker are not read at once, so that their difference
+            // may be a little too large.
             busy_share: (per_second(stats.busy_ns) / 1e9).min(1.0),
             cpu_share: per_second(stats.cpu_ns) / 1e9,
             bytes_in_per_s: per_second(stats.bytes_in),
             bytes_out_per_s: per_second(stats.bytes_out),
             messages_per_s: per_second(stats.messages_in),
             polls_per_s: per_second(stats.polls),
-            events_per_poll: if stats.polls == 0 { 0.0 } else { stats.events as f64 / stats.polls as f64 },
+            events_per_poll: if stats.polls == 0 {
+                0.0
+            } else {
+                stats.events as f64 / stats.polls as f64
+            },
             events_max: stats.events_max,
         }
     };
@@ -131,7 +141,18 @@ fn rows(report: &TelemetryReport) -> Vec<Row> {
 }
 
 fn text(shown: &Shown, with_seats: bool) -> String {
-    let head = ["target", "worker", "busy", "cpu", "in/s", "out/s", "messages/s", "polls/s", "events/poll", "max"];
+    let head = [
+        "target",
+        "worker",
+        "busy",
+        "cpu",
+        "in/s",
+        "out/s",
+        "messages/s",
+        "polls/s",
+        "events/poll",
+        "max",
+    ];
     let cells = shown.workers.iter().map(|row| {
         [
             row.target.clone(),
@@ -186,10 +207,25 @@ mod tests {
             ..TelemetryReport::default()
         };
         let rows = rows(&report);
-        assert_eq!((rows[0].busy_share, rows[0].events_per_poll), (0.0, 0.0), "nothing is divided by zero");
-        let text =
-            text(&Shown { workers: rows, connections: Vec::new(), outlooks: Vec::new(), spreads: Vec::new() }, true);
-        let line: Vec<&str> = text.lines().nth(2).expect("two workers").split_whitespace().collect();
-        assert_eq!(line, ["osd.0", "1", "25%", "20%", "2.0", "KiB", "0", "B", "5", "2", "1.5", "3"]);
+        assert_eq!(
+            (rows[0].busy_share, rows[0].events_per_poll),
+            (0.0, 0.0),
+            "nothing is divided by zero"
+        );
+        let text = text(
+            &Shown {
+                workers: rows,
+                connections: Vec::new(),
+                outlooks: Vec::new(),
+                spreads: Vec::new(),
+            },
+            true,
+        );
+        let line: Vec<&str> =
+            text.lines().nth(2).expect("two workers").split_whitespace().collect();
+        assert_eq!(
+            line,
+            ["osd.0", "1", "25%", "20%", "2.0", "KiB", "0", "B", "5", "2", "1.5", "3"]
+        );
     }
 }

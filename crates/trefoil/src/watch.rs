@@ -5,8 +5,8 @@ use crate::error::OperatorError;
 use crate::telemetry::{self, Answers};
 use std::time::Duration;
 
-/// Asks, and shows what all counted since they started; with `every` (in seconds) goes on for ever with what they counted
-/// since the last time.
+/// Asks, and shows what all counted since they started; with `every` (in seconds) goes on for ever
+/// with what they counted since the last time.
 ///
 /// # Errors
 /// Those of [`telemetry::ask`] and of `show`, which ends it with a closed pipe.

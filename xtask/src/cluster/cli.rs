@@ -12,7 +12,8 @@ use std::time::Duration;
 /// What to do with the cluster in a directory.
 #[derive(Subcommand)]
 pub enum ClusterTask {
-    /// Builds, and starts the cluster in DIR, a new one or the one that is there; returns when it serves
+    /// Builds, and starts the cluster in DIR, a new one or the one that is there; returns when it
+    /// serves
     Up {
         #[command(flatten)]
         place: Place,
@@ -99,7 +100,8 @@ fn status(cluster: &Cluster, json: bool, interrupt: &Interrupt) -> Outcome {
 
 fn describe(cluster: &Cluster) {
     for daemon in cluster.all() {
-        let state = daemon.pid().map_or_else(|| "not running".into(), |pid| format!("process {pid}"));
+        let state =
+            daemon.pid().map_or_else(|| "not running".into(), |pid| format!("process {pid}"));
         println!("{:10} {state:16} {}", daemon.name, daemon.log.display());
     }
     println!("monitor    {}", cluster.layout().monitor);

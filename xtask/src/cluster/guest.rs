@@ -40,15 +40,23 @@ impl Guest {
     /// # Errors
     /// When it is busy or the client does not end.
     pub fn unmount(self, cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
-        exec::run_ok(cluster.command("fuse-client").arg("umount").arg(&self.point), STOP_MAX, interrupt)?;
-        ensure!(self.daemon.wait_gone(STOP_MAX), "the client of {} still runs after umount", self.point.display());
+        exec::run_ok(
+            cluster.command("fuse-client").arg("umount").arg(&self.point),
+            STOP_MAX,
+            interrupt,
+        )?;
+        ensure!(
+            self.daemon.wait_gone(STOP_MAX),
+            "the client of {} still runs after umount",
+            self.point.display()
+        );
         Ok(())
     }
 }
 
 impl Cluster {
-    /// Mounts it at one more place, with the options of the first. The client's log and pid stand with the cluster's under
-    /// this name.
+    /// Mounts it at one more place, with the options of the first. The client's log and pid stand
+    /// with the cluster's under this name.
     ///
     /// # Errors
     /// When it does not come up.
@@ -64,7 +72,9 @@ impl Cluster {
         let mut command = self.command("fuse-client");
         self.mount_command(&mut command, point);
         let begin = guest.daemon.spawn(&mut command)?;
-        guest.daemon.wait_ready(begin, READY_MAX, interrupt, |output| output.contains("is mounted on"))?;
+        guest
+            .daemon
+            .wait_ready(begin, READY_MAX, interrupt, |output| output.contains("is mounted on"))?;
         Ok(guest)
     }
 }

@@ -1,4 +1,5 @@
-//! What a cluster directory holds, kept in DIR/cluster.json: processes, ports, code. No process is touched here.
+//! What a cluster directory holds, kept in DIR/cluster.json: processes, ports, code. No process is
+//! touched here.
 //!
 //! ```text
 //! DIR/cluster.json          this
@@ -40,7 +41,8 @@ pub struct Spec {
     pub ports: Range<u16>,
 }
 
-/// Below those that the system gives to outgoing connections: one of those could take a dead daemon's port before it returns.
+/// Below those that the system gives to outgoing connections: one of those could take a dead
+/// daemon's port before it returns.
 pub const PORTS: Range<u16> = 10_000..30_000;
 
 impl Spec {
@@ -106,13 +108,24 @@ impl Layout {
     /// When the numbers do not fit each other, or no port is free.
     pub fn new(spec: &Spec, binaries: &Path) -> Outcome<Layout> {
         let shards = u32::from(spec.k) + u32::from(spec.m);
-        ensure!(spec.k >= 1 && shards <= 16, "--k {} --m {}: k from 1, k + m to 16", spec.k, spec.m);
-        ensure!(spec.osds >= shards, "--osds {}: {}+{} needs at least {shards}", spec.osds, spec.k, spec.m);
+        ensure!(
+            spec.k >= 1 && shards <= 16,
+            "--k {} --m {}: k from 1, k + m to 16",
+            spec.k,
+            spec.m
+        );
+        ensure!(
+            spec.osds >= shards,
+            "--osds {}: {}+{} needs at least {shards}",
+            spec.osds,
+            spec.k,
+            spec.m
+        );
         ensure!(spec.osds <= 100, "--osds {}: at most 100 on one machine", spec.osds);
         let mut ports = match spec.net {
-            Some(_) => {
-                (0..spec.osds as u8 + 2).map(|place| SocketAddr::from((netns::address(place), NET_PORT))).collect()
-            }
+            Some(_) => (0..spec.osds as u8 + 2)
+                .map(|place| SocketAddr::from((netns::address(place), NET_PORT)))
+                .collect(),
             None => free_ports(spec.osds as usize + 2, &spec.ports)?,
         };
         let osds = ports.split_off(2);
@@ -138,7 +151,9 @@ impl Layout {
     pub fn load(dir: &Path) -> Outcome<Option<Layout>> {
         let path = dir.join("cluster.json");
         match std::fs::read_to_string(&path) {
-            Ok(text) => serde_json::from_str(&text).map(Some).doing(|| format!("cannot read {}", path.display())),
+            Ok(text) => serde_json::from_str(&text)
+                .map(Some)
+                .doing(|| format!("cannot read {}", path.display())),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => fail(format!("cannot read {}: {e}", path.display())),
         }
@@ -150,7 +165,8 @@ impl Layout {
     /// When it cannot be written.
     pub fn save(&self, dir: &Path) -> Outcome {
         let text = serde_json::to_string_pretty(self).doing(|| "cannot encode cluster.json")?;
-        std::fs::write(dir.join("cluster.json"), text).doing(|| format!("cannot write in {}", dir.display()))
+        std::fs::write(dir.join("cluster.json"), text)
+            .doing(|| format!("cannot write in {}", dir.display()))
     }
 
     /// Names of its daemons in the order of starting, without the mount.
@@ -170,7 +186,8 @@ impl Layout {
     /// Every process with its address in that network, the mount included.
     pub fn endpoints(&self) -> Vec<(String, IpAddr)> {
         let osds = self.osds.iter().enumerate().map(|(id, addr)| (osd_name(id), addr.ip()));
-        let services = [("monitor".to_owned(), self.monitor.ip()), ("mds".to_owned(), self.mds.ip())];
+        let services =
+            [("monitor".to_owned(), self.monitor.ip()), ("mds".to_owned(), self.mds.ip())];
         let mount = (MOUNT.to_owned(), IpAddr::from(netns::address(self.osds.len() as u8 + 2)));
         services.into_iter().chain(osds).chain([mount]).collect()
     }
@@ -186,7 +203,10 @@ impl Layout {
             "mds" => vec!["roles = [\"mds\"]".into()],
             _ => {
                 let Some((id, addr)) = self.osd(name) else {
-                    return fail(format!("no process `{name}` here; there are: {}", self.daemons().join(", ")));
+                    return fail(format!(
+                        "no process `{name}` here; there are: {}",
+                        self.daemons().join(", ")
+                    ));
                 };
                 vec![
                     "roles = [\"osd\"]".into(),
@@ -221,14 +241,18 @@ pub fn osd_name(id: usize) -> String {
 pub fn free_ports(count: usize, of: &Range<u16>) -> Outcome<Vec<SocketAddr>> {
     for _ in 0..200 {
         let first = fastrand::u16(of.start..of.end - count as u16);
-        let wanted: Vec<_> = (first..).take(count).map(|p| SocketAddr::from((Ipv4Addr::LOCALHOST, p))).collect();
+        let wanted: Vec<_> =
+            (first..).take(count).map(|p| SocketAddr::from((Ipv4Addr::LOCALHOST, p))).collect();
         // All held at once, then let go together.
         let held: Vec<_> = wanted.iter().map_while(|a| TcpListener::bind(a).ok()).collect();
         if held.len() == count {
             return Ok(wanted);
         }
     }
-    fail(format!("no {count} consecutive free ports between {} and {} on 127.0.0.1", of.start, of.end))
+    fail(format!(
+        "no {count} consecutive free ports between {} and {} on 127.0.0.1",
+        of.start, of.end
+    ))
 }
 
 #[cfg(test)]

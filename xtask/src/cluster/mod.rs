@@ -1,7 +1,8 @@
 //! A cluster of separate processes on this machine, in one directory that says all about it.
 //!
-//! Contract: every function that starts something returns when it serves. What a function starts it takes away again
-//! if it fails. Nothing but the directory is remembered, so every command can come from another process.
+//! Contract: every function that starts something returns when it serves. What a function starts it
+//! takes away again if it fails. Nothing but the directory is remembered, so every command can come
+//! from another process.
 
 pub mod cli;
 mod guest;
@@ -59,9 +60,14 @@ impl Cluster {
             let path = spec.dir.join(part);
             std::fs::create_dir_all(&path).doing(|| format!("cannot make {}", path.display()))?;
         }
-        let dir = std::fs::canonicalize(&spec.dir).doing(|| format!("no directory {}", spec.dir.display()))?;
+        let dir = std::fs::canonicalize(&spec.dir)
+            .doing(|| format!("no directory {}", spec.dir.display()))?;
         let layout = match Layout::load(&dir)? {
-            Some(old) => Layout { binaries: binaries.into(), mount: spec.mount.clone().or(old.mount.clone()), ..old },
+            Some(old) => Layout {
+                binaries: binaries.into(),
+                mount: spec.mount.clone().or(old.mount.clone()),
+                ..old
+            },
             None => Layout::new(spec, binaries)?,
         };
         let mount = layout.mount.as_ref().map(|m| absolute_dir(m)).transpose()?;
@@ -75,7 +81,10 @@ impl Cluster {
         }
         cluster.layout.save(&cluster.dir)?;
         if let Some(net) = cluster.layout.net() {
-            ensure!(!cluster.layout.one_process, "a network for each process needs more than one process");
+            ensure!(
+                !cluster.layout.one_process,
+                "a network for each process needs more than one process"
+            );
             net.build(&cluster.layout.endpoints())?;
         }
         Ok(cluster)
@@ -89,7 +98,10 @@ impl Cluster {
         let dir = std::fs::canonicalize(dir).doing(|| format!("no directory {}", dir.display()))?;
         match Layout::load(&dir)? {
             Some(layout) => Ok(Cluster { dir, layout }),
-            None => fail(format!("no cluster in {0}; `cargo xtask cluster up --dir {0}` starts one", dir.display())),
+            None => fail(format!(
+                "no cluster in {0}; `cargo xtask cluster up --dir {0}` starts one",
+                dir.display()
+            )),
         }
     }
 
@@ -148,7 +160,8 @@ impl Cluster {
 
     /// All its processes, running or not, in the order of starting.
     pub fn all(&self) -> Vec<Daemon> {
-        let mount = self.layout.mount.iter().map(|point| (MOUNT.to_owned(), point.display().to_string()));
+        let mount =
+            self.layout.mount.iter().map(|point| (MOUNT.to_owned(), point.display().to_string()));
         let daemons = self.layout.daemons().into_iter().map(|name| {
             let mark = self.config_path(&name).display().to_string();
             (name, mark)
@@ -170,15 +183,22 @@ impl Cluster {
         if name == MOUNT { self.mount(interrupt) } else { self.start_with(name, |_| (), interrupt) }
     }
 
-    /// Starts one daemon, with a change of its command such as another environment, and waits until it serves.
+    /// Starts one daemon, with a change of its command such as another environment, and waits until
+    /// it serves.
     ///
     /// # Errors
     /// When it runs already or does not come up.
-    pub fn start_with(&self, name: &str, change: impl FnOnce(&mut Command), interrupt: &Interrupt) -> Outcome {
+    pub fn start_with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut Command),
+        interrupt: &Interrupt,
+    ) -> Outcome {
         let begin = self.launch(name, change)?;
         // Roles announce themselves one by one.
         let wanted = if name == ALL { self.layout.osds.len() + 2 } else { 1 };
-        let ready = |output: &str| output.lines().filter(|l| l.starts_with("ready:")).count() >= wanted;
+        let ready =
+            |output: &str| output.lines().filter(|l| l.starts_with("ready:")).count() >= wanted;
         self.daemon(name)?.wait_ready(begin, READY_MAX, interrupt, ready)
     }
 
@@ -189,7 +209,9 @@ impl Cluster {
             .doing(|| format!("cannot write {}", config.display()))?;
         // What the developer set for a daemon of his own must not reach these.
         let mut command = self.program_of(name, "osd-daemon");
-        let foreign = std::env::vars_os().map(|(key, _)| key).filter(|k| k.to_string_lossy().starts_with("TREFOIL_"));
+        let foreign = std::env::vars_os()
+            .map(|(key, _)| key)
+            .filter(|k| k.to_string_lossy().starts_with("TREFOIL_"));
         for key in foreign {
             command.env_remove(key);
         }
@@ -201,9 +223,11 @@ impl Cluster {
         let Some(point) = self.mount_point() else {
             return fail("this cluster has no mount point; give `cluster up` a --mount DIR");
         };
-        // The mount of a client that was killed cannot be looked at; the new client has to deal with it.
+        // The mount of a client that was killed cannot be looked at; the new client has to deal
+        // with it.
         if mounts::kind_at(point).is_none() {
-            std::fs::create_dir_all(point).doing(|| format!("cannot make the mount point {}", point.display()))?;
+            std::fs::create_dir_all(point)
+                .doing(|| format!("cannot make the mount point {}", point.display()))?;
         }
         let daemon = self.daemon(MOUNT)?;
         let mut command = self.program_of(MOUNT, "fuse-client");
@@ -211,7 +235,8 @@ impl Cluster {
         let begin = daemon.spawn(&mut command)?;
         // It says so itself; the table of mounts alone may still show a dead one.
         let mounted = |output: &str| {
-            output.contains("is mounted on") && mounts::kind_at(point).is_some_and(|kind| kind.starts_with("fuse"))
+            output.contains("is mounted on")
+                && mounts::kind_at(point).is_some_and(|kind| kind.starts_with("fuse"))
         };
         daemon.wait_ready(begin, READY_MAX, interrupt, mounted)?;
         exec::run_ok(Command::new("stat").arg("-f").arg(point), READY_MAX, interrupt).map(drop)
@@ -232,9 +257,17 @@ impl Cluster {
         let Some(point) = self.mount_point() else { return Ok(()) };
         let daemon = self.daemon(MOUNT)?;
         if mounts::kind_at(point).is_some() {
-            exec::run_ok(self.command("fuse-client").arg("umount").arg(point), STOP_MAX, interrupt)?;
+            exec::run_ok(
+                self.command("fuse-client").arg("umount").arg(point),
+                STOP_MAX,
+                interrupt,
+            )?;
         }
-        ensure!(daemon.wait_gone(STOP_MAX), "fuse-client still runs after umount; see {}", daemon.log.display());
+        ensure!(
+            daemon.wait_gone(STOP_MAX),
+            "fuse-client still runs after umount; see {}",
+            daemon.log.display()
+        );
         Ok(())
     }
 
@@ -259,7 +292,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Lets a storage daemon that does not run start on an empty disk: `trefoil osd replace`, once it is known to be down.
+    /// Lets a storage daemon that does not run start on an empty disk: `trefoil osd replace`, once
+    /// it is known to be down.
     ///
     /// # Errors
     /// When the monitor refuses, and goes on refusing.
@@ -322,7 +356,11 @@ impl Cluster {
     /// # Errors
     /// When the monitor cannot be asked.
     pub fn status(&self, interrupt: &Interrupt) -> Outcome<serde_json::Value> {
-        let out = exec::run_ok(self.command("trefoil").args(["status", "--json"]), STATUS_MAX, interrupt)?;
+        let out = exec::run_ok(
+            self.command("trefoil").args(["status", "--json"]),
+            STATUS_MAX,
+            interrupt,
+        )?;
         serde_json::from_str(&out.stdout).doing(|| "`trefoil status --json` did not print JSON")
     }
 
@@ -341,13 +379,18 @@ impl Cluster {
             let status = self.status(interrupt);
             if let Ok(status) = &status {
                 progress(status);
-                if is_clean(status) && status["osds"].as_array().is_some_and(|o| o.len() == self.layout.osds.len()) {
+                if is_clean(status)
+                    && status["osds"].as_array().is_some_and(|o| o.len() == self.layout.osds.len())
+                {
                     return Ok(());
                 }
             }
             if Instant::now() > end {
                 let last = status.map_or_else(|e| e.to_string(), |s| s.to_string());
-                return fail(format!("not clean after {} s; the last status: {last}", deadline.as_secs()));
+                return fail(format!(
+                    "not clean after {} s; the last status: {last}",
+                    deadline.as_secs()
+                ));
             }
             interrupt.sleep(Duration::from_millis(100))?;
         }
@@ -370,13 +413,16 @@ pub fn is_clean(status: &serde_json::Value) -> bool {
     let Some(pgs) = status["pgs"].as_object() else { return false };
     let count = |name: &str| pgs.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
     let all: u64 = pgs.values().filter_map(serde_json::Value::as_u64).sum();
-    up && all > 0 && count("clean") == all && status["objects_to_rebuild"].as_u64().unwrap_or(0) == 0
+    up && all > 0
+        && count("clean") == all
+        && status["objects_to_rebuild"].as_u64().unwrap_or(0) == 0
 }
 
-/// An absolute path for a directory that may be missing. A dead mount cannot be resolved, so nothing is looked up
-/// below its parent.
+/// An absolute path for a directory that may be missing. A dead mount cannot be resolved, so
+/// nothing is looked up below its parent.
 fn absolute_dir(path: &Path) -> Outcome<PathBuf> {
-    let absolute = std::path::absolute(path).doing(|| format!("cannot resolve {}", path.display()))?;
+    let absolute =
+        std::path::absolute(path).doing(|| format!("cannot resolve {}", path.display()))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return fail(format!("{} cannot be a mount point", absolute.display()));
     };

@@ -1,4 +1,5 @@
-//! What is measured: the cells, the sets of them, and how large each set does things. Nothing is run here.
+//! What is measured: the cells, the sets of them, and how large each set does things. Nothing is
+//! run here.
 
 use crate::error::{Outcome, fail};
 
@@ -216,7 +217,8 @@ pub const CELLS: [Cell; 38] = [
 ];
 
 /// What `clients-N` cells do on each mount.
-pub const CLIENT_JOB: FioJob = FioJob { rw: "randread", block: "4k", depth: 8, jobs: 1, fsync: false };
+pub const CLIENT_JOB: FioJob =
+    FioJob { rw: "randread", block: "4k", depth: 8, jobs: 1, fsync: false };
 /// Mounts of the cell with the most.
 pub const CLIENTS_MAX: u32 = 8;
 
@@ -226,7 +228,8 @@ const JOBS_MAX: u32 = 4;
 impl Cell {
     /// Its name in raw data, where it is measured with several numbers of requests in flight.
     pub fn title(&self) -> String {
-        self.in_flight.map_or_else(|| self.name.to_owned(), |count| format!("{}@{count}", self.name))
+        self.in_flight
+            .map_or_else(|| self.name.to_owned(), |count| format!("{}@{count}", self.name))
     }
 
     /// The name of the cell that a title was made of.
@@ -234,8 +237,8 @@ impl Cell {
         title.split('@').next().unwrap_or(title)
     }
 
-    /// This cell with so many requests in flight in all, spread evenly over as many jobs as that allows; `None` if it is
-    /// not one of random I/O without fsync.
+    /// This cell with so many requests in flight in all, spread evenly over as many jobs as that
+    /// allows; `None` if it is not one of random I/O without fsync.
     pub fn with_in_flight(&self, count: u32) -> Option<Cell> {
         let Work::Fio(job) = self.work else { return None };
         let jobs = (1..=JOBS_MAX).rev().find(|jobs| count.is_multiple_of(*jobs))?;
@@ -248,8 +251,15 @@ impl Cell {
     pub fn about(&self) -> String {
         let fio = |job: &FioJob| {
             let mix = if job.rw == "randrw" { " (80% reads)" } else { "" };
-            let fsync = if job.fsync { ", fsync after each write; latencies are those of the fsyncs" } else { "" };
-            format!("fio {}{mix} {}, direct, {} in flight x {} jobs{fsync}", job.rw, job.block, job.depth, job.jobs)
+            let fsync = if job.fsync {
+                ", fsync after each write; latencies are those of the fsyncs"
+            } else {
+                ""
+            };
+            format!(
+                "fio {}{mix} {}, direct, {} in flight x {} jobs{fsync}",
+                job.rw, job.block, job.depth, job.jobs
+            )
         };
         match &self.work {
             Work::Fio(job) => fio(job),
@@ -257,7 +267,9 @@ impl Cell {
             Work::Clients(count) => format!("{}, on each of {count} mounts", fio(&CLIENT_JOB)),
             Work::Dd { write: true } => "dd bs=1M conv=fsync, buffered".into(),
             Work::Dd { write: false } => "dd bs=1M of what was written, buffered, **cold**".into(),
-            Work::Names(NameCall::Create) => "open(O_CREAT, O_EXCL) and close, one thread, one directory".into(),
+            Work::Names(NameCall::Create) => {
+                "open(O_CREAT, O_EXCL) and close, one thread, one directory".into()
+            }
             Work::Names(NameCall::Stat) => "stat of each name, **cold**".into(),
             Work::Names(NameCall::Readdir) => "names of the directory listed, **cold**".into(),
             Work::Names(NameCall::Rename) => "rename of each name in its directory".into(),
@@ -266,8 +278,13 @@ impl Cell {
             Work::Tree(TreeCall::List) => "ls -lR of it, **cold**; entries".into(),
             Work::Tree(TreeCall::Remove) => "rm -rf of it; entries".into(),
             Work::Memory => "resident memory (VmRSS) after all cells without faults".into(),
-            Work::Healing(job) => format!("{}; from the return of a brick or OSD on that missed these files", fio(job)),
-            Work::Heal => "written while a brick or OSD was away, from its start until clean".into(),
+            Work::Healing(job) => format!(
+                "{}; from the return of a brick or OSD on that missed these files",
+                fio(job)
+            ),
+            Work::Heal => {
+                "written while a brick or OSD was away, from its start until clean".into()
+            }
         }
     }
 }
@@ -281,7 +298,9 @@ pub fn choose(set: Set, only: &[String]) -> Outcome<Vec<Cell>> {
         let names: Vec<&str> = CELLS.iter().map(|cell| cell.name).collect();
         return fail(format!("no cell `{unknown}`; there are: {}", names.join(", ")));
     }
-    let wanted = |cell: &Cell| if only.is_empty() { cell.from <= set } else { only.iter().any(|n| n == cell.name) };
+    let wanted = |cell: &Cell| {
+        if only.is_empty() { cell.from <= set } else { only.iter().any(|n| n == cell.name) }
+    };
     Ok(CELLS.into_iter().filter(wanted).collect())
 }
 
@@ -294,7 +313,8 @@ mod tests {
     fn names_differ_and_faults_come_last() {
         let names: BTreeSet<&str> = CELLS.iter().map(|cell| cell.name).collect();
         assert_eq!(names.len(), CELLS.len());
-        let faulty = |cell: &Cell| matches!(cell.work, Work::Dead(_) | Work::Heal | Work::Healing(_));
+        let faulty =
+            |cell: &Cell| matches!(cell.work, Work::Dead(_) | Work::Heal | Work::Healing(_));
         let first = CELLS.iter().position(faulty).unwrap();
         assert!(CELLS[first..].iter().all(faulty));
         assert_eq!(CELLS[first - 1].work, Work::Memory);
@@ -312,10 +332,15 @@ mod tests {
     #[test]
     fn what_is_in_flight_is_spread_over_jobs() {
         let cell = |name: &str| choose(Set::Full, &[name.to_owned()]).unwrap()[0];
-        for (count, depth, jobs) in [(1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 1, 4), (5, 5, 1), (6, 2, 3), (64, 16, 4)] {
+        for (count, depth, jobs) in
+            [(1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 1, 4), (5, 5, 1), (6, 2, 3), (64, 16, 4)]
+        {
             let some = cell("randread-4k").with_in_flight(count).unwrap();
             let Work::Fio(job) = some.work else { panic!("no fio") };
-            assert_eq!((job.depth, job.jobs, some.title()), (depth, jobs, format!("randread-4k@{count}")));
+            assert_eq!(
+                (job.depth, job.jobs, some.title()),
+                (depth, jobs, format!("randread-4k@{count}"))
+            );
             assert_eq!(Cell::name_of(&some.title()), "randread-4k");
         }
         for other in ["fsync-4k", "read-1m", "create", "dead-randread-4k"] {
@@ -326,6 +351,11 @@ mod tests {
     #[test]
     fn an_unknown_cell_is_told_all_names() {
         let error = choose(Set::Full, &["randread-3k".into()]).unwrap_err().to_string();
-        assert!(error.contains("`randread-3k`") && error.contains("randread-4k") && error.contains("heal"), "{error}");
+        assert!(
+            error.contains("`randread-3k`")
+                && error.contains("randread-4k")
+                && error.contains("heal"),
+            "{error}"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! CPU time and resident memory by groups of processes, and CPU time of the whole machine.
 //!
-//! Contract: what the load generator used is what the children of this process used that have ended and been waited
-//! for, theirs included; all loads are such children. Ticks are 10 ms: short steps show steps of that size.
+//! Contract: what the load generator used is what the children of this process used that have ended
+//! and been waited for, theirs included; all loads are such children. Ticks are 10 ms: short steps
+//! show steps of that size.
 
 use super::sample::Metrics;
 use crate::error::{Context, Outcome, fail};
@@ -57,7 +58,9 @@ impl<'a> Meter<'a> {
     /// When the system does not tell.
     pub fn stop(self, operations: f64) -> Outcome<Metrics> {
         let after = used(self.processes)?;
-        let each = |of: fn(&Used) -> f64| (of(&after) - of(&self.before)).max(0.0) * 1e6 / operations.max(1.0);
+        let each = |of: fn(&Used) -> f64| {
+            (of(&after) - of(&self.before)).max(0.0) * 1e6 / operations.max(1.0)
+        };
         let names = [
             ("cpu_machine_us", each(|u| u.machine)),
             ("cpu_client_us", each(|u| u.client)),
@@ -71,14 +74,17 @@ impl<'a> Meter<'a> {
 fn used(processes: &[Process]) -> Outcome<Used> {
     let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
     let read = |path: &str| std::fs::read_to_string(path).doing(|| format!("cannot read {path}"));
-    let Some(machine) = machine_ticks(&read("/proc/stat")?) else { return fail("/proc/stat looks strange") };
+    let Some(machine) = machine_ticks(&read("/proc/stat")?) else {
+        return fail("/proc/stat looks strange");
+    };
     let Some([_, load]) = process_ticks(&read("/proc/self/stat")?) else {
         return fail("/proc/self/stat looks strange");
     };
     let mut used = Used { machine: machine * tick, load: load * tick, ..Used::default() };
     for process in processes {
         // One that has died has no part in what is measured now.
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid.as_raw_nonzero())).unwrap_or_default();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid.as_raw_nonzero()))
+            .unwrap_or_default();
         let [own, children] = process_ticks(&stat).unwrap_or_default();
         let group = match process.group {
             Group::Client => &mut used.client,
@@ -103,8 +109,10 @@ fn process_ticks(stat: &str) -> Option<[f64; 2]> {
     // The name before may hold anything, parentheses included.
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
-    // utime, stime, cutime and cstime are fields 14 to 17, and the state behind the name is field 3.
-    let ticks: Vec<f64> = fields.get(11..15)?.iter().map_while(|field| field.parse().ok()).collect();
+    // utime, stime, cutime and cstime are fields 14 to 17, and the state behind the name is
+    // field 3.
+    let ticks: Vec<f64> =
+        fields.get(11..15)?.iter().map_while(|field| field.parse().ok()).collect();
     let [user, system, children_user, children_system] = ticks[..] else { return None };
     Some([user + system, children_user + children_system])
 }
@@ -116,7 +124,14 @@ pub fn resident_mib(pid: Pid) -> Option<f64> {
 }
 
 fn resident_kib(status: &str) -> Option<f64> {
-    status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.trim().parse().ok()
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?
+        .trim()
+        .strip_suffix(" kB")?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]

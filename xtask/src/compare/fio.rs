@@ -33,7 +33,8 @@ pub fn prepare(directory: &str, files: Files) -> Vec<String> {
 
 /// Arguments of a cell; jobs take the directories in turn.
 pub fn arguments(job: &FioJob, directories: &[PathBuf], files: Files, seconds: u64) -> Vec<String> {
-    let list: Vec<String> = directories.iter().map(|d| d.display().to_string().replace(':', "\\:")).collect();
+    let list: Vec<String> =
+        directories.iter().map(|d| d.display().to_string().replace(':', "\\:")).collect();
     let mut arguments = common(&list.join(":"), files, job.jobs * directories.len().max(1) as u32);
     arguments.extend([
         format!("--rw={}", job.rw),
@@ -83,7 +84,8 @@ pub fn parse(output: &str, job: &FioJob) -> Outcome<(Metrics, f64)> {
     let latency = if job.fsync { &all["sync"]["lat_ns"] } else { &part["clat_ns"] };
     let number = |value: &Value| value.as_f64().filter(|n| n.is_finite()).unwrap_or(0.0);
     let operations = number(&part["total_ios"]);
-    let speed = [("ops_per_s", number(&part["iops"])), ("mb_per_s", number(&part["bw_bytes"]) / 1e6)];
+    let speed =
+        [("ops_per_s", number(&part["iops"])), ("mb_per_s", number(&part["bw_bytes"]) / 1e6)];
     ensure!(speed.iter().all(|(_, value)| *value > 0.0), "fio did nothing in its time");
     let times = [
         ("mean_us", number(&latency["mean"]) / 1e3),
@@ -92,7 +94,8 @@ pub fn parse(output: &str, job: &FioJob) -> Outcome<(Metrics, f64)> {
     ];
     // A run so short that no fsync came back has none.
     let times = times.into_iter().filter(|(_, value)| *value > 0.0);
-    let metrics = speed.into_iter().chain(times).map(|(name, value)| (name.to_owned(), value)).collect();
+    let metrics =
+        speed.into_iter().chain(times).map(|(name, value)| (name.to_owned(), value)).collect();
     Ok((metrics, operations))
 }
 
@@ -125,14 +128,19 @@ mod tests {
         assert_eq!(operations, 1000.0);
         assert_eq!(metrics["ops_per_s"], 8000.0);
         assert_eq!(metrics["mb_per_s"], 4.096);
-        assert_eq!((metrics["mean_us"], metrics["p50_us"], metrics["p99_us"]), (250.0, 200.0, 900.0));
+        assert_eq!(
+            (metrics["mean_us"], metrics["p50_us"], metrics["p99_us"]),
+            (250.0, 200.0, 900.0)
+        );
         assert!(parse(&text, &job("randwrite-4k")).is_err(), "nothing was written");
     }
 
     #[test]
     fn fsync_latency_is_that_of_the_sync() {
-        let sync = r#"{"lat_ns":{"mean":9000.0,"percentile":{"50.000000":8000,"99.000000":70000}}}"#;
-        let text = format!("{{\"jobs\":[{{\"error\":0,\"write\":{},\"sync\":{sync}}}]}}", section(80.0));
+        let sync =
+            r#"{"lat_ns":{"mean":9000.0,"percentile":{"50.000000":8000,"99.000000":70000}}}"#;
+        let text =
+            format!("{{\"jobs\":[{{\"error\":0,\"write\":{},\"sync\":{sync}}}]}}", section(80.0));
         let (metrics, _) = parse(&text, &job("fsync-4k")).unwrap();
         assert_eq!((metrics["mean_us"], metrics["p50_us"], metrics["p99_us"]), (9.0, 8.0, 70.0));
     }
@@ -150,6 +158,9 @@ mod tests {
         let files = Files { prefix: "c", count: 8, mib: 4 };
         let line = arguments(&super::super::cells::CLIENT_JOB, &mounts, files, 3).join(" ");
         assert!(line.contains("--directory=/a:/b\\:c ") && line.contains("--numjobs=2 "), "{line}");
-        assert!(line.contains("--runtime=3 ") && line.contains("--filename_format=c.$jobnum "), "{line}");
+        assert!(
+            line.contains("--runtime=3 ") && line.contains("--filename_format=c.$jobnum "),
+            "{line}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What was measured, kept as it comes: every run of a cell is a line on the disk before the next one begins, so that a
-//! run that is cut off keeps what it has.
+//! What was measured, kept as it comes: every run of a cell is a line on the disk before the next
+//! one begins, so that a run that is cut off keeps what it has.
 
 use super::report;
 use super::sample::{Measured, Metrics, Sample, Samples, rounded};
@@ -33,12 +33,25 @@ impl Journal {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn measured(&mut self, (cell, system, run): (&str, &str, u32), measured: Measured) -> Outcome {
+    pub fn measured(
+        &mut self,
+        (cell, system, run): (&str, &str, u32),
+        measured: Measured,
+    ) -> Outcome {
         let Measured { metrics, processes_mib, operations, locks } = measured;
         println!("run {run}: {cell}: {system} {}", report::speed_words(cell, &metrics));
         let metrics = metrics.into_iter().map(|(name, value)| (name, rounded(value))).collect();
         let (cell, system) = (cell.to_owned(), system.to_owned());
-        self.keep(Sample { cell, system, run, metrics, processes_mib, operations, locks, error: None })
+        self.keep(Sample {
+            cell,
+            system,
+            run,
+            metrics,
+            processes_mib,
+            operations,
+            locks,
+            error: None,
+        })
     }
 
     /// Keeps a run that failed.

@@ -1,7 +1,8 @@
 //! Runs the load of a cell on one system, and returns what it measured.
 //!
-//! Contract: dirty data of what ran before is on the disk before a load starts, and every load ends within a deadline.
-//! [`Loads::rest`] after a load keeps what a system puts off out of the next one's.
+//! Contract: dirty data of what ran before is on the disk before a load starts, and every load ends
+//! within a deadline. [`Loads::rest`] after a load keeps what a system puts off out of the next
+//! one's.
 
 use super::cells::{FioJob, NameCall, Sizes, TreeCall};
 use super::cpu::{Group, Meter, resident_mib};
@@ -16,7 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What each load of a block may take beyond the time that it is told to run: systems of others do 200 files a second.
+/// What each load of a block may take beyond the time that it is told to run: systems of others do
+/// 200 files a second.
 const LOAD_SECONDS_MAX: u64 = 600;
 /// Writing back what is dirty.
 const SYNC_SECONDS_MAX: u64 = 300;
@@ -26,7 +28,8 @@ const REST_WINDOW: Duration = Duration::from_millis(300);
 /// A system that is not at rest by then is left as it is.
 const REST_MAX: Duration = Duration::from_secs(60);
 /// Prints how long its arguments ran, in seconds.
-const TIMED: &str = r#"begin=$EPOCHREALTIME; "$@" >/dev/null || exit; echo "$begin $EPOCHREALTIME""#;
+const TIMED: &str =
+    r#"begin=$EPOCHREALTIME; "$@" >/dev/null || exit; echo "$begin $EPOCHREALTIME""#;
 
 /// What loads need to know.
 pub struct Loads<'a> {
@@ -41,8 +44,8 @@ pub struct Loads<'a> {
 }
 
 impl Loads<'_> {
-    /// Waits until a system has done what it puts off, which must not take CPU from whatever is measured next: CephFS deletes
-    /// the data of removed files for seconds.
+    /// Waits until a system has done what it puts off, which must not take CPU from whatever is
+    /// measured next: CephFS deletes the data of removed files for seconds.
     ///
     /// # Errors
     /// On Ctrl-C, or when the kernel does not tell.
@@ -74,7 +77,9 @@ impl Loads<'_> {
     /// When fio cannot.
     pub fn prepare(&self, area: &Path, files: Files) -> Outcome {
         let mut command = Command::new("fio");
-        self.bench.run(command.args(fio::prepare(&area.display().to_string(), files)), LOAD_SECONDS_MAX).map(drop)
+        self.bench
+            .run(command.args(fio::prepare(&area.display().to_string(), files)), LOAD_SECONDS_MAX)
+            .map(drop)
     }
 
     /// Reads files that fio's jobs will use, so that they are cached wherever the system caches.
@@ -91,7 +96,13 @@ impl Loads<'_> {
     ///
     /// # Errors
     /// When it fails or does nothing.
-    pub fn fio(&self, system: &dyn System, job: &FioJob, mounts: &[PathBuf], files: Files) -> Outcome<Measured> {
+    pub fn fio(
+        &self,
+        system: &dyn System,
+        job: &FioJob,
+        mounts: &[PathBuf],
+        files: Files,
+    ) -> Outcome<Measured> {
         let seconds = self.sizes.seconds;
         let mut command = Command::new("fio");
         command.args(fio::arguments(job, mounts, files, seconds));
@@ -104,8 +115,10 @@ impl Loads<'_> {
     /// When it fails.
     pub fn dd(&self, system: &dyn System, write: bool) -> Outcome<Measured> {
         let (file, mib) = (system.area().join("dd"), self.sizes.dd_mib);
-        let (from, to) = if write { (Path::new("/dev/zero"), &*file) } else { (&*file, Path::new("/dev/null")) };
-        let mut words = vec![format!("if={}", from.display()), format!("of={}", to.display()), "bs=1M".into()];
+        let (from, to) =
+            if write { (Path::new("/dev/zero"), &*file) } else { (&*file, Path::new("/dev/null")) };
+        let mut words =
+            vec![format!("if={}", from.display()), format!("of={}", to.display()), "bs=1M".into()];
         words.push(format!("count={mib}"));
         words.extend(write.then(|| "conv=fsync".to_owned()));
         if !write {
@@ -137,8 +150,10 @@ impl Loads<'_> {
     /// # Errors
     /// When a program fails.
     pub fn tree(&self, system: &dyn System, dir: &Path, call: TreeCall) -> Outcome<Measured> {
-        let (archive, entries) = self.archive.as_ref().ok_or("no tree was packed").doing(|| "tree")?;
-        let (dir, archive, entries) = (dir.display().to_string(), archive.display().to_string(), *entries as f64);
+        let (archive, entries) =
+            self.archive.as_ref().ok_or("no tree was packed").doing(|| "tree")?;
+        let (dir, archive, entries) =
+            (dir.display().to_string(), archive.display().to_string(), *entries as f64);
         let (program, words) = match call {
             TreeCall::Extract => ("tar", vec!["-xf".into(), archive, "-C".into(), dir]),
             TreeCall::List => ("ls", vec!["-lR".into(), dir]),
@@ -160,12 +175,15 @@ impl Loads<'_> {
         let mut of = [0.0; 2];
         let mut each = Vec::new();
         for process in system.processes() {
-            let mib = resident_mib(process.pid).ok_or("it is gone").doing(|| format!("memory of {}", process.name))?;
+            let mib = resident_mib(process.pid)
+                .ok_or("it is gone")
+                .doing(|| format!("memory of {}", process.name))?;
             of[usize::from(process.group == Group::Daemons)] += mib;
             each.push((process.name, (mib * 10.0).round() / 10.0));
         }
         let [client, daemons] = of;
-        let named = [("client_mib", client), ("daemons_mib", daemons), ("total_mib", client + daemons)];
+        let named =
+            [("client_mib", client), ("daemons_mib", daemons), ("total_mib", client + daemons)];
         let metrics = named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         Ok(Measured { metrics, processes_mib: each, ..Measured::default() })
     }
@@ -187,7 +205,8 @@ impl Loads<'_> {
         self.bench.run(Command::new("bash").args(["-ec", line]), SYNC_SECONDS_MAX).map(drop)
     }
 
-    /// A program whose time counts; `numbers` makes metrics and a number of operations of the seconds.
+    /// A program whose time counts; `numbers` makes metrics and a number of operations of the
+    /// seconds.
     fn timed(
         &self,
         system: &dyn System,
@@ -227,7 +246,11 @@ impl Loads<'_> {
 fn seconds_of(output: &str) -> Outcome<f64> {
     let times: Vec<f64> = output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let seconds = times.get(1).copied().unwrap_or(0.0) - times.first().copied().unwrap_or(0.0);
-    ensure!(times.len() == 2 && seconds > 0.0, "bash did not print two times but: {}", output.trim());
+    ensure!(
+        times.len() == 2 && seconds > 0.0,
+        "bash did not print two times but: {}",
+        output.trim()
+    );
     Ok(seconds)
 }
 

@@ -1,13 +1,16 @@
-//! What happened to locks while a cell was measured: the difference of what `trefoil locks --json` says before and after.
+//! What happened to locks while a cell was measured: the difference of what `trefoil locks --json`
+//! says before and after.
 //!
-//! Contract: pure. Locks of one name are one, those of all OSDs too. Asking takes some locks itself; that is not taken off.
+//! Contract: pure. Locks of one name are one, those of all OSDs too. Asking takes some locks
+//! itself; that is not taken off.
 
 use crate::error::{Context, Outcome};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Locks nobody waited for are kept if they were taken at least once in so many operations: that nobody waited is a finding.
+/// Locks nobody waited for are kept if they were taken at least once in so many operations: that
+/// nobody waited is a finding.
 const IDLE_EVERY: f64 = 10.0;
 /// Rows of a table for each setting.
 const ROWS_MAX: usize = 12;
@@ -65,7 +68,8 @@ fn place(target: &str) -> &str {
 /// # Errors
 /// When it is not that.
 pub fn parse(json: &str) -> Outcome<Vec<LockUse>> {
-    let rows: Vec<Row> = serde_json::from_str(json).doing(|| "`trefoil locks --json` did not print its array")?;
+    let rows: Vec<Row> =
+        serde_json::from_str(json).doing(|| "`trefoil locks --json` did not print its array")?;
     let mut sums = Sums::new();
     for row in rows {
         let place = place(&row.target).to_owned();
@@ -75,8 +79,8 @@ pub fn parse(json: &str) -> Outcome<Vec<LockUse>> {
     Ok(sums.into_values().collect())
 }
 
-/// What happened between two readings, in so many operations: all locks that were found taken, and of the others those that
-/// were taken often.
+/// What happened between two readings, in so many operations: all locks that were found taken, and
+/// of the others those that were taken often.
 pub fn between(before: &[LockUse], after: &[LockUse], operations: f64) -> Vec<LockUse> {
     let since = |now: &LockUse| {
         let same = |then: &&LockUse| then.place == now.place && then.lock == now.lock;
@@ -88,8 +92,9 @@ pub fn between(before: &[LockUse], after: &[LockUse], operations: f64) -> Vec<Lo
             ..now.clone()
         }
     };
-    let counts =
-        |lock: &LockUse| lock.found_taken > 0 || lock.taken > 0 && lock.taken as f64 * IDLE_EVERY >= operations;
+    let counts = |lock: &LockUse| {
+        lock.found_taken > 0 || lock.taken > 0 && lock.taken as f64 * IDLE_EVERY >= operations
+    };
     in_order(after.iter().map(since).filter(counts).collect())
 }
 
@@ -108,8 +113,14 @@ pub fn head(out: &mut String) {
     );
 }
 
-/// The locks of one setting that were waited for longest, over several runs of so many operations in all.
-pub fn rows(out: &mut String, setting: &str, runs: impl IntoIterator<Item = Vec<LockUse>>, operations: f64) {
+/// The locks of one setting that were waited for longest, over several runs of so many operations
+/// in all.
+pub fn rows(
+    out: &mut String,
+    setting: &str,
+    runs: impl IntoIterator<Item = Vec<LockUse>>,
+    operations: f64,
+) {
     let mut sums = Sums::new();
     runs.into_iter().flatten().for_each(|lock| add(&mut sums, lock));
     let each = |count: u64| count as f64 / operations.max(1.0);
@@ -144,17 +155,29 @@ mod tests {
                 r#"{{"target":"{target}","lock":"a","instances":1,"acquisitions":{taken},"contended":1,"wait_ns":5,"held_avg_ns":null}}"#
             )
         };
-        let json = format!("[{},{},{},{}]", row("osd.0", 3), row("osd.1", 4), row("client.7", 5), row("mds", 6));
+        let json = format!(
+            "[{},{},{},{}]",
+            row("osd.0", 3),
+            row("osd.1", 4),
+            row("client.7", 5),
+            row("mds", 6)
+        );
         let parsed = parse(&json).unwrap();
-        assert_eq!(parsed, [lock("mds", "a", 6, 1, 5), lock("mount", "a", 5, 1, 5), lock("osds", "a", 7, 2, 10)]);
+        assert_eq!(
+            parsed,
+            [lock("mds", "a", 6, 1, 5), lock("mount", "a", 5, 1, 5), lock("osds", "a", 7, 2, 10)]
+        );
         assert!(parse("no lock matches").is_err());
     }
 
     #[test]
     fn a_difference_keeps_what_was_waited_for_and_what_was_taken_most() {
         let before = [lock("mount", "a", 10, 1, 100)];
-        let mut after =
-            vec![lock("mount", "a", 30, 3, 400), lock("osds", "b", 5, 1, 900), lock("osds", "idle", 0, 0, 0)];
+        let mut after = vec![
+            lock("mount", "a", 30, 3, 400),
+            lock("osds", "b", 5, 1, 900),
+            lock("osds", "idle", 0, 0, 0),
+        ];
         after.extend([lock("mds", "often", 10, 0, 0), lock("mds", "seldom", 9, 0, 0)]);
         let between = between(&before, &after, 100.0);
         assert_eq!(between[..2], [lock("osds", "b", 5, 1, 900), lock("mount", "a", 20, 2, 300)]);
@@ -165,7 +188,15 @@ mod tests {
     fn a_table_is_of_all_runs_and_per_operation() {
         let mut out = String::new();
         head(&mut out);
-        rows(&mut out, "x=1", [vec![lock("mount", "a", 30, 3, 4_000_000)], vec![lock("mount", "a", 10, 1, 0)]], 20.0);
-        assert!(out.ends_with("| `x=1` | mount | a | 40 | 4 | 4.00 | 2.00 | 200.00 | 200000 |\n"), "{out}");
+        rows(
+            &mut out,
+            "x=1",
+            [vec![lock("mount", "a", 30, 3, 4_000_000)], vec![lock("mount", "a", 10, 1, 0)]],
+            20.0,
+        );
+        assert!(
+            out.ends_with("| `x=1` | mount | a | 40 | 4 | 4.00 | 2.00 | 200.00 | 200000 |\n"),
+            "{out}"
+        );
     }
 }

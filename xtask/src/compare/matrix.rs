@@ -1,8 +1,9 @@
-//! Runs the chosen cells on all systems in turn: a cell on every peer and on Trefoil, then again, then the next cell.
+//! Runs the chosen cells on all systems in turn: a cell on every peer and on Trefoil, then again,
+//! then the next cell.
 //!
-//! Contract: a run that fails is noted, the cells after it are measured all the same, and a system that failed in a block
-//! of cells is left out of the rest of that block. A system's turn begins when the one before is at rest. Faults come after
-//! everything that needs whole systems.
+//! Contract: a run that fails is noted, the cells after it are measured all the same, and a system
+//! that failed in a block of cells is left out of the rest of that block. A system's turn begins
+//! when the one before is at rest. Faults come after everything that needs whole systems.
 
 use super::cells::{CLIENTS_MAX, Cell, FioJob, NameCall, TreeCall, Work};
 use super::fio::Files;
@@ -19,7 +20,8 @@ use std::time::Duration;
 const HEAL_MAX: Duration = Duration::from_secs(300);
 /// Within this time of a kill a small file can be written again, or the cell fails.
 const GOES_ON_SECONDS_MAX: u64 = 60;
-/// Who only heals when asked is asked this long after the part's return at most, before the load begins.
+/// Who only heals when asked is asked this long after the part's return at most, before the load
+/// begins.
 const HEAL_BEGUN: Duration = Duration::from_secs(2);
 
 /// What a step returns: each cell that it measured, by its title.
@@ -41,7 +43,9 @@ impl Matrix<'_> {
     /// # Errors
     /// On Ctrl-C, or when nothing can be kept; failures of cells are in the journal.
     pub fn run(&mut self, cells: &[Cell], mut after: impl FnMut(&Journal) -> Outcome) -> Outcome {
-        if let Some(first) = cells.iter().find(|cell| matches!(cell.work, Work::Fio(_) | Work::Dead(_))) {
+        if let Some(first) =
+            cells.iter().find(|cell| matches!(cell.work, Work::Fio(_) | Work::Dead(_)))
+        {
             self.once(&first.title(), |loads, system| loads.prepare(system.area(), loads.files()))?;
         }
         for block in cells.chunk_by(|a, b| discriminant(&a.work) == discriminant(&b.work)) {
@@ -62,7 +66,11 @@ impl Matrix<'_> {
     }
 
     /// Does something on every system; where it fails, that is noted with a cell.
-    fn once(&mut self, cell: &str, mut step: impl FnMut(&Loads<'_>, &mut dyn System) -> Outcome) -> Outcome {
+    fn once(
+        &mut self,
+        cell: &str,
+        mut step: impl FnMut(&Loads<'_>, &mut dyn System) -> Outcome,
+    ) -> Outcome {
         for system in &mut self.systems {
             match step(&self.loads, system.as_mut()) {
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
@@ -82,13 +90,16 @@ impl Matrix<'_> {
     ) -> Outcome {
         let mut broken = vec![false; self.systems.len()];
         for run in 1..=self.loads.sizes.runs {
-            for (system, broken) in self.systems.iter_mut().zip(&mut broken).filter(|(_, broken)| !**broken) {
+            for (system, broken) in
+                self.systems.iter_mut().zip(&mut broken).filter(|(_, broken)| !**broken)
+            {
                 match step(&self.loads, system.as_mut(), block, run) {
                     Err(Error::Interrupted) => return Err(Error::Interrupted),
                     Err(error) => {
                         *broken = true;
                         for cell in block {
-                            self.journal.failed((&cell.title(), system.name(), run), &error.to_string())?;
+                            self.journal
+                                .failed((&cell.title(), system.name(), run), &error.to_string())?;
                         }
                     }
                     Ok(measured) => {
@@ -103,7 +114,8 @@ impl Matrix<'_> {
         Ok(())
     }
 
-    /// Each cell by itself, so that its runs lie side by side; those with a part dead on systems of several.
+    /// Each cell by itself, so that its runs lie side by side; those with a part dead on systems of
+    /// several.
     fn fio(&mut self, block: &[Cell]) -> Outcome {
         for cell in block.chunks(1) {
             self.each_run(cell, |loads, system, cell, _| {
@@ -121,7 +133,8 @@ impl Matrix<'_> {
 
     /// Mounts come as cells need them, the fewest first, and go in the end.
     fn clients(&mut self, block: &[Cell]) -> Outcome {
-        let files = Files { prefix: "c", count: CLIENTS_MAX, mib: self.loads.sizes.client_file_mib };
+        let files =
+            Files { prefix: "c", count: CLIENTS_MAX, mib: self.loads.sizes.client_file_mib };
         self.once(block[0].name, |loads, system| match system.parts() {
             Some(_) => loads.prepare(system.area(), files),
             None => Ok(()),
@@ -131,7 +144,10 @@ impl Matrix<'_> {
                 let Work::Clients(count) = cell[0].work else { return Ok(Vec::new()) };
                 let Some(parts) = system.parts() else { return Ok(Vec::new()) };
                 let mounts = parts.mount_all(count)?;
-                Ok(vec![(cell[0].title(), loads.fio(system, &super::cells::CLIENT_JOB, &mounts, files)?)])
+                Ok(vec![(
+                    cell[0].title(),
+                    loads.fio(system, &super::cells::CLIENT_JOB, &mounts, files)?,
+                )])
             })?;
         }
         self.once(block[0].name, |loads, system| {
@@ -150,7 +166,9 @@ impl Matrix<'_> {
             }
             match self.loads.memory(system.as_ref()) {
                 Ok(measured) => self.journal.measured((cell.name, system.name(), 1), measured)?,
-                Err(error) => self.journal.failed((cell.name, system.name(), 1), &error.to_string())?,
+                Err(error) => {
+                    self.journal.failed((cell.name, system.name(), 1), &error.to_string())?
+                }
             }
         }
         Ok(())
@@ -168,8 +186,8 @@ impl Matrix<'_> {
         Ok(())
     }
 
-    /// One part of each system is dead while its cells run. It returns to a system without the files that were written
-    /// meanwhile: healing is a cell of its own.
+    /// One part of each system is dead while its cells run. It returns to a system without the
+    /// files that were written meanwhile: healing is a cell of its own.
     fn dead(&mut self, block: &[Cell]) -> Outcome {
         self.once(block[0].name, |loads, system| {
             let area = system.area().to_path_buf();
@@ -178,7 +196,8 @@ impl Matrix<'_> {
             let mut write = Command::new("dd");
             write.arg("if=/dev/zero").arg(format!("of={}", area.join("goes-on").display()));
             loads.bench.run(write.args(["bs=4k", "count=1", "conv=fsync"]), GOES_ON_SECONDS_MAX)?;
-            // Cells before have emptied the kernel's caches, and those without a fault were measured warm.
+            // Cells before have emptied the kernel's caches, and those without a fault were
+            // measured warm.
             loads.warm(&area, loads.files())
         })?;
         self.fio(block)?;
@@ -189,26 +208,38 @@ impl Matrix<'_> {
             left.push(area.join("goes-on"));
             loads.clean(&left);
             let whole = parts.heal(HEAL_MAX)?;
-            ensure!(whole.is_some(), "not whole {} s after the part was started again", HEAL_MAX.as_secs());
+            ensure!(
+                whole.is_some(),
+                "not whole {} s after the part was started again",
+                HEAL_MAX.as_secs()
+            );
             Ok(())
         })
     }
 }
 
 /// A part that was away returns while a load runs on what it missed.
-fn load_while_healing(loads: &Loads<'_>, system: &mut dyn System, job: &FioJob) -> Outcome<Option<Measured>> {
+fn load_while_healing(
+    loads: &Loads<'_>,
+    system: &mut dyn System,
+    job: &FioJob,
+) -> Outcome<Option<Measured>> {
     let area = system.area().to_path_buf();
-    let files = Files { prefix: "h", count: job.jobs, mib: loads.sizes.heal_mib / u64::from(job.jobs) };
+    let files =
+        Files { prefix: "h", count: job.jobs, mib: loads.sizes.heal_mib / u64::from(job.jobs) };
     let Some(parts) = system.parts() else { return Ok(None) };
     parts.kill_one()?;
     let written = loads.prepare(&area, files);
     parts.return_one()?;
     let before = parts.wait_whole(HEAL_BEGUN)?;
-    let measured = written.and_then(|()| loads.fio(system, job, std::slice::from_ref(&area), files));
+    let measured =
+        written.and_then(|()| loads.fio(system, job, std::slice::from_ref(&area), files));
     let Some(parts) = system.parts() else { return Ok(None) };
     let after = parts.wait_whole(HEAL_MAX)?;
     loads.clean(&files.paths(&area));
-    let after = after.ok_or("not whole").doing(|| format!("healing, {} s after the load", HEAL_MAX.as_secs()))?;
+    let after = after
+        .ok_or("not whole")
+        .doing(|| format!("healing, {} s after the load", HEAL_MAX.as_secs()))?;
     let mut measured = measured?;
     let more = if before.is_some() { 0.0 } else { after.as_secs_f64() };
     measured.metrics.insert("whole_after_load_s".to_owned(), more);
@@ -220,7 +251,9 @@ fn dd(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> Out
     // What is read was written before, whether that is asked for or not.
     for write in [true, false] {
         let metrics = loads.dd(system, write)?;
-        measured.extend(block.iter().find(|c| c.work == Work::Dd { write }).map(|cell| (cell.title(), metrics)));
+        measured.extend(
+            block.iter().find(|c| c.work == Work::Dd { write }).map(|cell| (cell.title(), metrics)),
+        );
     }
     loads.clean(&[system.area().join("dd")]);
     Ok(measured)
@@ -229,10 +262,13 @@ fn dd(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> Out
 fn names(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], run: u32) -> Outcome<Steps> {
     let dir = system.area().join(format!("names-{run}"));
     let mut measured = Vec::new();
-    for call in [NameCall::Create, NameCall::Stat, NameCall::Readdir, NameCall::Rename, NameCall::Unlink] {
+    for call in
+        [NameCall::Create, NameCall::Stat, NameCall::Readdir, NameCall::Rename, NameCall::Unlink]
+    {
         let cell = block.iter().find(|c| c.work == Work::Names(call));
         // Others are only looked at; these leave what the next one needs.
-        if cell.is_some() || matches!(call, NameCall::Create | NameCall::Rename | NameCall::Unlink) {
+        if cell.is_some() || matches!(call, NameCall::Create | NameCall::Rename | NameCall::Unlink)
+        {
             let metrics = loads.names(system, &dir, call)?;
             measured.extend(cell.map(|cell| (cell.title(), metrics)));
         }
@@ -265,9 +301,13 @@ fn heal(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> O
     let whole = parts.heal(HEAL_MAX)?;
     written?;
     loads.clean(&files.paths(&area));
-    let took = whole.ok_or("not over").doing(|| format!("heal, after {} s", HEAL_MAX.as_secs()))?.as_secs_f64();
+    let took = whole
+        .ok_or("not over")
+        .doing(|| format!("heal, after {} s", HEAL_MAX.as_secs()))?
+        .as_secs_f64();
     let megabytes = loads.sizes.heal_mib as f64 * 1.048_576;
     let metrics = [("seconds", took), ("mb_per_s", megabytes / took)];
-    let metrics: Metrics = metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let metrics: Metrics =
+        metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Ok(vec![(block[0].title(), metrics.into())])
 }

@@ -1,14 +1,18 @@
-//! `cargo xtask compare`: Trefoil beside other systems on the same machine in the same minutes, with ratios.
+//! `cargo xtask compare`: Trefoil beside other systems on the same machine in the same minutes,
+//! with ratios.
 //!
 //! * [`cells`]: what is measured. [`targets`]: what is to be reached.
-//! * [`system`]: the systems, each set up and taken away. * [`matrix`]: the cells on all of them in turn.
-//! * [`load`], [`fio`], [`names`]: the loads. [`cpu`]: who used the CPU. * [`sample`], [`report`]: medians, ratios, tables.
-//! * [`sweep`]: `cargo xtask sweep`, Trefoil beside itself with other settings. [`locks`]: which locks were waited for.
+//! * [`system`]: the systems, each set up and taken away. * [`matrix`]: the cells on all of them in
+//!   turn.
+//! * [`load`], [`fio`], [`names`]: the loads. [`cpu`]: who used the CPU. * [`sample`], [`report`]:
+//!   medians, ratios, tables.
+//! * [`sweep`]: `cargo xtask sweep`, Trefoil beside itself with other settings. [`locks`]: which
+//!   locks were waited for.
 //! * [`journal`]: what was measured, on the disk at once. [`origin`]: machine, versions, commit.
 //!
-//! Contract: everything is below one directory of this process, and is gone at the end, after errors and Ctrl-C too; what
-//! a killed run has left, the next one takes away, on another disk the next one there. What was measured stays in any case,
-//! and no number is asserted.
+//! Contract: everything is below one directory of this process, and is gone at the end, after
+//! errors and Ctrl-C too; what a killed run has left, the next one takes away, on another disk the
+//! next one there. What was measured stays in any case, and no number is asserted.
 
 mod cells;
 mod cpu;
@@ -61,8 +65,8 @@ pub struct CompareArgs {
     /// Which cells
     #[arg(long, value_enum, default_value = "quick")]
     cells: Set,
-    /// KEY=VALUE that differs from Trefoil's defaults: a key of `osd-daemon --help` with _ for -, or mount.OPTION of
-    /// `fuse-client mount --help`; repeat it for more
+    /// KEY=VALUE that differs from Trefoil's defaults: a key of `osd-daemon --help` with _ for -,
+    /// or mount.OPTION of `fuse-client mount --help`; repeat it for more
     #[arg(long, value_name = "KEY=VALUE")]
     with: Vec<String>,
     /// Only these cells, of all that there are, separated by commas; sizes are those of --cells
@@ -80,7 +84,8 @@ pub struct CompareArgs {
     /// Directory of the report, empty or missing [default: benches/runs/DATE-NAME]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// A directory on the disk that all systems are to keep their data on [default: the disk of the checkout]
+    /// A directory on the disk that all systems are to keep their data on [default: the disk of the
+    /// checkout]
     #[arg(long, value_name = "DIR")]
     disk: Option<PathBuf>,
 }
@@ -99,8 +104,8 @@ struct Plan {
 /// Sets everything up, measures, and writes the report.
 ///
 /// # Errors
-/// When arguments make no sense, a system cannot be set up, or a cell failed; or on Ctrl-C. The report has what was
-/// measured before.
+/// When arguments make no sense, a system cannot be set up, or a cell failed; or on Ctrl-C. The
+/// report has what was measured before.
 pub fn run(args: &CompareArgs, interrupt: &Interrupt) -> Outcome {
     let plan = Plan::new(args)?;
     let bench = Bench::new(interrupt, false, crate::workspace::Profile::Release)?;
@@ -112,14 +117,21 @@ pub fn run(args: &CompareArgs, interrupt: &Interrupt) -> Outcome {
     let origin = Origin::look(&plan.name, &command_line(), &work.0);
     let systems = plan.set_up(&work.0, &bench)?;
     std::fs::create_dir_all(&plan.out).doing(|| format!("cannot make {}", plan.out.display()))?;
-    put(&plan.out.join("run.json"), &serde_json::to_string_pretty(&origin).doing(|| "cannot encode the origin")?)?;
-    let described: Vec<_> = systems.iter().map(|system| (system.name().to_owned(), system.describe())).collect();
+    put(
+        &plan.out.join("run.json"),
+        &serde_json::to_string_pretty(&origin).doing(|| "cannot encode the origin")?,
+    )?;
+    let described: Vec<_> =
+        systems.iter().map(|system| (system.name().to_owned(), system.describe())).collect();
     let archive = plan.pack(&work.0, &bench)?;
     let loads = Loads { bench: &bench, sizes: plan.sizes, archive, locks: false };
     let mut matrix = Matrix { loads, systems, journal: Journal::create(&plan.out)? };
     let publish = |journal: &Journal, end: Option<(f64, f64)>| {
         let (cells, sizes, samples) = (&plan.cells, &plan.sizes, &journal.samples);
-        write(&plan.out, &Material { origin: &origin, cells, sizes, systems: &described, samples, end })
+        write(
+            &plan.out,
+            &Material { origin: &origin, cells, sizes, systems: &described, samples, end },
+        )
     };
     let measured = matrix.run(&plan.cells, |journal| publish(journal, None));
     let over = measured.is_ok().then(|| (origin::load_average(), begin.elapsed().as_secs_f64()));
@@ -141,7 +153,8 @@ impl Plan {
         }
         let with = Setting::parse_all(&args.with)?;
         let defaults = args.cells.sizes();
-        let (runs, seconds) = (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));
+        let (runs, seconds) =
+            (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));
         let name = args.name.clone().unwrap_or_else(|| format!("compare-{}", args.cells.name()));
         let out = report_dir(args.out.as_deref(), &name)?;
         let disk = args.disk.as_deref().map(disk_dir).transpose()?;
@@ -167,10 +180,12 @@ impl Plan {
         if !self.cells.iter().any(|cell| matches!(cell.work, Work::Tree(_))) {
             return Ok(None);
         }
-        let tree = Tree::list(&tree::real(&bench.interrupt)?, self.sizes.tree_files, TREE_BYTES_MAX)?;
+        let tree =
+            Tree::list(&tree::real(&bench.interrupt)?, self.sizes.tree_files, TREE_BYTES_MAX)?;
         let (copy, archive) = (work.join("tree"), work.join("tree.tar"));
         tree.copy(&copy, || bench.interrupt.check())?;
-        bench.run(Command::new("tar").arg("-C").arg(&copy).arg("-cf").arg(&archive).arg("."), 300)?;
+        bench
+            .run(Command::new("tar").arg("-C").arg(&copy).arg("-cf").arg(&archive).arg("."), 300)?;
         Ok(Some((archive, tree.paths.len() as u64)))
     }
 }
@@ -206,7 +221,8 @@ pub fn places_on(disk: &Path) -> PathBuf {
     disk.join(PLACES)
 }
 
-/// Takes away what runs that were killed have left in `places`, and all network namespaces that nobody uses.
+/// Takes away what runs that were killed have left in `places`, and all network namespaces that
+/// nobody uses.
 pub fn sweep(places: &Path) {
     netns::sweep();
     for entry in std::fs::read_dir(places).into_iter().flatten().flatten() {
@@ -229,7 +245,10 @@ fn remove(dir: &Path) {
 }
 
 fn write(out: &Path, material: &Material<'_>) -> Outcome {
-    put(&out.join("summary.json"), &report::summary(material).doing(|| "cannot encode the summary")?)?;
+    put(
+        &out.join("summary.json"),
+        &report::summary(material).doing(|| "cannot encode the summary")?,
+    )?;
     put(&out.join("report.md"), &report::text(material))
 }
 
@@ -237,7 +256,8 @@ fn put(path: &Path, text: &str) -> Outcome {
     std::fs::write(path, text).doing(|| format!("cannot write {}", path.display()))
 }
 
-/// The directory of a run's report: the one that was given, which must be empty, or a new one below `benches/runs`.
+/// The directory of a run's report: the one that was given, which must be empty, or a new one below
+/// `benches/runs`.
 fn report_dir(given: Option<&Path>, name: &str) -> Outcome<PathBuf> {
     let free = || free_dir(&workspace::root().join("benches/runs"), name);
     let out = given.map_or_else(free, Path::to_path_buf);
@@ -254,5 +274,8 @@ fn disk_dir(given: &Path) -> Outcome<PathBuf> {
 }
 
 fn command_line() -> String {
-    std::iter::once("cargo xtask".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
+    std::iter::once("cargo xtask".to_owned())
+        .chain(std::env::args().skip(1))
+        .collect::<Vec<_>>()
+        .join(" ")
 }

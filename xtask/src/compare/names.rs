@@ -1,5 +1,5 @@
-//! The load of the cells on names: one call after the other on many names of one directory, each timed, in a process of
-//! its own so that its CPU is known and it can be killed.
+//! The load of the cells on names: one call after the other on many names of one directory, each
+//! timed, in a process of its own so that its CPU is known and it can be killed.
 
 use super::cells::NameCall;
 use super::sample::Metrics;
@@ -78,7 +78,9 @@ fn timed(names: u64, dir: &Path, call: &dyn Fn(u64) -> std::io::Result<()>) -> O
     }
     let seconds = begin.elapsed().as_secs_f64();
     micros.sort_by(f64::total_cmp);
-    let at = |share: f64| micros.get(((names as f64 - 1.0) * share).round() as usize).copied().unwrap_or(0.0);
+    let at = |share: f64| {
+        micros.get(((names as f64 - 1.0) * share).round() as usize).copied().unwrap_or(0.0)
+    };
     Ok(Metrics::from([
         ("ops_per_s".to_owned(), names as f64 / seconds),
         ("mean_us".to_owned(), seconds * 1e6 / names.max(1) as f64),
@@ -107,7 +109,13 @@ mod tests {
     fn every_call_finds_what_the_last_one_left() {
         let base = tempfile::tempdir().unwrap();
         let dir = base.path().join("names");
-        let calls = [NameCall::Create, NameCall::Stat, NameCall::Readdir, NameCall::Rename, NameCall::Unlink];
+        let calls = [
+            NameCall::Create,
+            NameCall::Stat,
+            NameCall::Readdir,
+            NameCall::Rename,
+            NameCall::Unlink,
+        ];
         for call in calls {
             let metrics = measure(&LoadArgs { call, dir: dir.clone(), names: 20 }).unwrap();
             assert!(metrics["ops_per_s"] > 0.0, "{call:?}");

@@ -1,4 +1,5 @@
-//! Where a run comes from: command, commit, machine, versions; and the directory that its report goes to.
+//! Where a run comes from: command, commit, machine, versions; and the directory that its report
+//! goes to.
 
 use crate::workspace;
 use serde::Serialize;
@@ -29,16 +30,20 @@ pub struct Origin {
 impl Origin {
     /// Asks the system; what it does not tell is "unknown".
     pub fn look(name: &str, command: &str, work: &Path) -> Origin {
-        let git = |words: &[&str]| output(Command::new("git").current_dir(workspace::root()).args(words));
-        let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|text| !text.is_empty());
+        let git =
+            |words: &[&str]| output(Command::new("git").current_dir(workspace::root()).args(words));
+        let changed = git(&["status", "--porcelain", "--untracked-files=no"])
+            .is_some_and(|text| !text.is_empty());
         let commit = git(&["rev-parse", "--short=10", "HEAD"]).unwrap_or_else(unknown);
         Origin {
             name: name.to_owned(),
             command: command.to_owned(),
             commit: commit + if changed { " with uncommitted changes" } else { "" },
             machine: machine(),
-            disk: output(Command::new("findmnt").args(["-no", "FSTYPE,SOURCE", "--target"]).arg(work))
-                .map_or_else(unknown, |text| text.split_whitespace().collect::<Vec<_>>().join(" on ")),
+            disk: output(
+                Command::new("findmnt").args(["-no", "FSTYPE,SOURCE", "--target"]).arg(work),
+            )
+            .map_or_else(unknown, |text| text.split_whitespace().collect::<Vec<_>>().join(" on ")),
             fio: output(Command::new("fio").arg("--version")).unwrap_or_else(unknown),
             load_before: load_average(),
             begun: utc("%Y-%m-%d %H:%M"),
@@ -55,17 +60,25 @@ pub fn load_average() -> f64 {
 pub fn free_dir(base: &Path, name: &str) -> PathBuf {
     let stem = format!("{}-{name}", utc("%Y-%m-%d"));
     let numbered = (2..).map(|n| base.join(format!("{stem}-{n}")));
-    std::iter::once(base.join(&stem)).chain(numbered).find(|dir| !dir.exists()).unwrap_or_else(|| base.join(&stem))
+    std::iter::once(base.join(&stem))
+        .chain(numbered)
+        .find(|dir| !dir.exists())
+        .unwrap_or_else(|| base.join(&stem))
 }
 
 fn machine() -> String {
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let memory = read("/proc/meminfo");
-    let kib = memory.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let kib = memory
+        .lines()
+        .find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (model, gib) = (model.map_or("unknown", |(_, name)| name), kib.unwrap_or(0) >> 20);
-    format!("{cores} cores ({model}), {gib} GiB, kernel {}", read("/proc/sys/kernel/osrelease").trim())
+    format!(
+        "{cores} cores ({model}), {gib} GiB, kernel {}",
+        read("/proc/sys/kernel/osrelease").trim()
+    )
 }
 
 fn utc(format: &str) -> String {

@@ -35,7 +35,11 @@ impl Material<'_> {
 
     fn measured(&self) -> Vec<Cell> {
         let measured = self.samples.cells();
-        self.cells.iter().filter(|cell| measured.iter().any(|name| name == cell.name)).copied().collect()
+        self.cells
+            .iter()
+            .filter(|cell| measured.iter().any(|name| name == cell.name))
+            .copied()
+            .collect()
     }
 
     /// The metric that says how fast a cell was, and its unit.
@@ -154,7 +158,10 @@ fn targets_table(out: &mut String, material: &Material<'_>, peer: &str) {
         out,
         "## Targets against `{peer}`\n\nRatios are Trefoil to the peer. A target holds if all of its cells keep it.\n"
     );
-    let _ = writeln!(out, "| target | first | met | moonshot | met | ratios |\n|---|---|---|---|---|---|");
+    let _ = writeln!(
+        out,
+        "| target | first | met | moonshot | met | ratios |\n|---|---|---|---|---|---|"
+    );
     for verdict in targets::judge(material.samples, peer) {
         let ((first, first_met), (moonshot, moonshot_met)) = (&verdict.first, &verdict.moonshot);
         let (first_met, moonshot_met) = (first_met.words(), moonshot_met.words());
@@ -194,12 +201,18 @@ fn speed(out: &mut String, material: &Material<'_>) {
 
 /// Trefoil as a share of what FUSE and the disk give without it.
 fn floor(out: &mut String, material: &Material<'_>) {
-    let floors: Vec<&str> =
-        material.peers().into_iter().filter(|peer| ["fuse-passthrough", "ext4"].contains(peer)).collect();
+    let floors: Vec<&str> = material
+        .peers()
+        .into_iter()
+        .filter(|peer| ["fuse-passthrough", "ext4"].contains(peer))
+        .collect();
     if floors.is_empty() {
         return;
     }
-    let _ = writeln!(out, "## Against the floor\n\nTrefoil's throughput as a share of a single copy's.\n");
+    let _ = writeln!(
+        out,
+        "## Against the floor\n\nTrefoil's throughput as a share of a single copy's.\n"
+    );
     let heads: Vec<String> = floors.iter().map(|name| format!("of {name}")).collect();
     let _ = writeln!(out, "| cell | {} |\n|---|{}", heads.join(" | "), "---|".repeat(floors.len()));
     for cell in material.measured().iter().filter(|cell| cell.work != Work::Memory) {
@@ -207,8 +220,15 @@ fn floor(out: &mut String, material: &Material<'_>) {
         let shares: Vec<Option<f64>> =
             floors.iter().map(|floor| material.samples.ratio(cell.name, floor, metric).0).collect();
         if shares.iter().any(Option::is_some) {
-            let share = |share: &Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1}%", share * 100.0));
-            let _ = writeln!(out, "| {} | {} |", cell.name, shares.iter().map(share).collect::<Vec<_>>().join(" | "));
+            let share = |share: &Option<f64>| {
+                share.map_or("-".to_owned(), |share| format!("{:.1}%", share * 100.0))
+            };
+            let _ = writeln!(
+                out,
+                "| {} | {} |",
+                cell.name,
+                shares.iter().map(share).collect::<Vec<_>>().join(" | ")
+            );
         }
     }
     out.push('\n');
@@ -226,18 +246,30 @@ fn cpu(out: &mut String, material: &Material<'_>) {
         out,
         "## CPU\n\nMicroseconds for each operation (dd: each MB): whole machine / client / daemons / load generator.\n"
     );
-    per_system(out, material, counted, &["cpu_machine_us", "cpu_client_us", "cpu_daemons_us", "cpu_load_us"]);
+    per_system(
+        out,
+        material,
+        counted,
+        &["cpu_machine_us", "cpu_client_us", "cpu_daemons_us", "cpu_load_us"],
+    );
 }
 
 /// A table with these metrics of each system, one column for each.
-fn per_system(out: &mut String, material: &Material<'_>, wanted: impl Fn(&&Cell) -> bool, metrics: &[&str]) {
+fn per_system(
+    out: &mut String,
+    material: &Material<'_>,
+    wanted: impl Fn(&&Cell) -> bool,
+    metrics: &[&str],
+) {
     let names = material.names();
     let _ = writeln!(out, "| cell | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
     for cell in material.measured().iter().filter(wanted) {
         let _ = write!(out, "| {} |", cell.name);
         for name in &names {
-            let values: Vec<String> =
-                metrics.iter().map(|metric| number(material.samples.median(cell.name, name, metric))).collect();
+            let values: Vec<String> = metrics
+                .iter()
+                .map(|metric| number(material.samples.median(cell.name, name, metric)))
+                .collect();
             let _ = write!(out, " {} |", values.join(" / "));
         }
         out.push('\n');
@@ -276,7 +308,10 @@ fn commands(out: &mut String, material: &Material<'_>) {
         let files = Files { prefix, count: job.jobs, mib };
         format!("fio {}", fio::arguments(job, &["DIR".into()], files, sizes.seconds).join(" "))
     };
-    let _ = writeln!(out, "## Commands\n\nDIR lies on the system under test; its files were written before by\n");
+    let _ = writeln!(
+        out,
+        "## Commands\n\nDIR lies on the system under test; its files were written before by\n"
+    );
     let files = Files { prefix: "f", count: 4, mib: sizes.file_mib };
     let _ = writeln!(out, "    fio {}\n", fio::prepare("DIR", files).join(" "));
     for cell in material.measured() {
@@ -284,7 +319,10 @@ fn commands(out: &mut String, material: &Material<'_>) {
             Work::Fio(job) | Work::Dead(job) => line(job, "f", sizes.file_mib),
             Work::Healing(job) => line(job, "h", sizes.heal_mib / u64::from(job.jobs)),
             Work::Clients(count) => {
-                format!("{} (of {count} mounts, a job on each)", line(&CLIENT_JOB, "c", sizes.client_file_mib))
+                format!(
+                    "{} (of {count} mounts, a job on each)",
+                    line(&CLIENT_JOB, "c", sizes.client_file_mib)
+                )
             }
             _ => continue,
         };
@@ -307,7 +345,9 @@ fn times(ratio: Option<f64>) -> String {
 
 /// How fast a run of a cell was, in words for the terminal.
 pub fn speed_words(cell: &str, metrics: &super::sample::Metrics) -> String {
-    let Some(cell) = CELLS.iter().find(|known| known.name == Cell::name_of(cell)) else { return String::new() };
+    let Some(cell) = CELLS.iter().find(|known| known.name == Cell::name_of(cell)) else {
+        return String::new();
+    };
     let (metric, unit) = Material::speed_of(cell);
     format!("{} {unit}", number(metrics.get(metric).copied()))
 }
@@ -334,7 +374,8 @@ mod tests {
 
     fn report(samples: &Samples) -> (String, String) {
         let cells = choose(Set::Full, &[]).unwrap();
-        let systems = ["glusterfs", "ext4", TREFOIL].map(|name| (name.to_owned(), vec!["as it is".to_owned()]));
+        let systems = ["glusterfs", "ext4", TREFOIL]
+            .map(|name| (name.to_owned(), vec!["as it is".to_owned()]));
         let material = Material {
             origin: &origin(),
             cells: &cells,
@@ -354,8 +395,15 @@ mod tests {
         }
         let (text, summary) = report(&samples);
         assert!(text.contains("| 5000 | 100000 | 26000 | 5.20x | 0.26x |"), "{text}");
-        assert!(text.contains("| randread-4k | - | 26.0% |") || text.contains("| randread-4k | 26.0% |"), "{text}");
-        assert!(text.contains("at least 5x | yes, of what was measured | at least 10x | **no** |"), "{text}");
+        assert!(
+            text.contains("| randread-4k | - | 26.0% |")
+                || text.contains("| randread-4k | 26.0% |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("at least 5x | yes, of what was measured | at least 10x | **no** |"),
+            "{text}"
+        );
         assert!(!text.contains("## What failed"));
         let rows: Vec<serde_json::Value> = serde_json::from_str(&summary).unwrap();
         assert_eq!(rows.len(), 2);
@@ -370,6 +418,9 @@ mod tests {
         failed.error = Some("not clean\nafter 300 s | cut".into());
         samples.0.push(failed);
         let (text, _) = report(&samples);
-        assert!(text.contains("| heal | glusterfs | 2 | not clean / after 300 s \\| cut |"), "{text}");
+        assert!(
+            text.contains("| heal | glusterfs | 2 | not clean / after 300 s \\| cut |"),
+            "{text}"
+        );
     }
 }

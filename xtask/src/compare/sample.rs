@@ -75,7 +75,8 @@ pub struct Row {
     pub peer: Option<f64>,
     /// Trefoil's median.
     pub trefoil: Option<f64>,
-    /// Median over the runs of Trefoil's value divided by the peer's in the same run; `null` where there is none.
+    /// Median over the runs of Trefoil's value divided by the peer's in the same run; `null` where
+    /// there is none.
     pub ratio: Option<f64>,
     /// How many runs both were measured in.
     pub runs: usize,
@@ -85,7 +86,10 @@ impl Samples {
     /// Values of a metric by run.
     fn values(&self, cell: &str, system: &str, metric: &str) -> BTreeMap<u32, f64> {
         let of_it = self.0.iter().filter(|s| s.cell == cell && s.system == system);
-        of_it.filter_map(|s| Some((s.run, *s.metrics.get(metric)?))).filter(|(_, v)| v.is_finite()).collect()
+        of_it
+            .filter_map(|s| Some((s.run, *s.metrics.get(metric)?)))
+            .filter(|(_, v)| v.is_finite())
+            .collect()
     }
 
     /// Median over the runs; `None` if it was not measured.
@@ -93,13 +97,22 @@ impl Samples {
         median(self.values(cell, system, metric).into_values())
     }
 
-    /// Median of the runs' ratios of Trefoil to a peer, and the number of runs; runs lie side by side in time, so that
-    /// what the machine does otherwise meets both.
+    /// Median of the runs' ratios of Trefoil to a peer, and the number of runs; runs lie side by
+    /// side in time, so that what the machine does otherwise meets both.
     pub fn ratio(&self, cell: &str, peer: &str, metric: &str) -> (Option<f64>, usize) {
         let (ours, theirs) = (self.values(cell, TREFOIL, metric), self.values(cell, peer, metric));
-        let pairs: Vec<(f64, f64)> = ours.iter().filter_map(|(run, our)| Some((*our, *theirs.get(run)?))).collect();
+        let pairs: Vec<(f64, f64)> =
+            ours.iter().filter_map(|(run, our)| Some((*our, *theirs.get(run)?))).collect();
         let runs = pairs.len();
-        (median(pairs.into_iter().filter(|(_, theirs)| *theirs > 0.0).map(|(ours, theirs)| ours / theirs)), runs)
+        (
+            median(
+                pairs
+                    .into_iter()
+                    .filter(|(_, theirs)| *theirs > 0.0)
+                    .map(|(ours, theirs)| ours / theirs),
+            ),
+            runs,
+        )
     }
 
     /// Names of the metrics of a cell.
@@ -204,7 +217,8 @@ pub mod tests {
 
     #[test]
     fn a_run_without_its_other_half_or_with_nothing_counts_for_no_ratio() {
-        let mut samples = Samples(vec![sample("c", "p", 1, "us", 0.0), sample("c", TREFOIL, 1, "us", 2.0)]);
+        let mut samples =
+            Samples(vec![sample("c", "p", 1, "us", 0.0), sample("c", TREFOIL, 1, "us", 2.0)]);
         assert_eq!(samples.ratio("c", "p", "us"), (None, 1));
         samples.0.push(sample("c", TREFOIL, 2, "us", 3.0));
         assert_eq!(samples.ratio("c", "p", "us"), (None, 1));

@@ -1,6 +1,6 @@
-//! `cargo xtask sweep`: one setting at a time, each of its values beside the defaults, as in studies of single parameters ("Ceph
-//! single parameter", `gluster-flash`): what a setting is worth on this machine is measured, not looked up. [`report`] writes it
-//! down.
+//! `cargo xtask sweep`: one setting at a time, each of its values beside the defaults, as in
+//! studies of single parameters ("Ceph single parameter", `gluster-flash`): what a setting is worth
+//! on this machine is measured, not looked up. [`report`] writes it down.
 
 mod report;
 
@@ -22,28 +22,36 @@ use std::time::Duration;
 const VARIANTS_MAX: usize = 12;
 /// Requests in flight, at most: what a mount asks the kernel for at once (its `MAX_BACKGROUND`).
 const IN_FLIGHT_MAX: u32 = 128;
-/// Milliseconds that a slowed OSD stands still at a time, at most: half of the grace after which it counts as dead.
+/// Milliseconds that a slowed OSD stands still at a time, at most: half of the grace after which it
+/// counts as dead.
 const SLOW_MS_MAX: u64 = 1_000;
 
 /// What is changed, and what is measured.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SweepArgs {
-    /// KEY=VALUE[,VALUE...]: a key of `osd-daemon --help` with _ for -, or mount.OPTION of `fuse-client mount --help`;
-    /// repeat it for more keys, of which one is changed at a time
+    /// KEY=VALUE[,VALUE...]: a key of `osd-daemon --help` with _ for -, or mount.OPTION of
+    /// `fuse-client mount --help`; repeat it for more keys, of which one is changed at a time
     #[arg(long, required = true, value_name = "KEY=VALUES")]
     set: Vec<String>,
-    /// KEY=VALUE that differs from the defaults in all of the clusters, that of the defaults too; repeat it for more
+    /// KEY=VALUE that differs from the defaults in all of the clusters, that of the defaults too;
+    /// repeat it for more
     #[arg(long, value_name = "KEY=VALUE")]
     with: Vec<String>,
-    /// Requests in flight in all, such as 1,2,4,8,16,32,64: each cell, of random I/O only, is measured with each [default: those of the cell]
+    /// Requests in flight in all, such as 1,2,4,8,16,32,64: each cell, of random I/O only, is
+    /// measured with each [default: those of the cell]
     #[arg(long, value_delimiter = ',', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(IN_FLIGHT_MAX)))]
     iodepth: Vec<u32>,
-    /// Slows the second OSD of each cluster while it is measured: stopped (SIGSTOP) for so many milliseconds, running for a quarter of
-    /// that, in turns
+    /// Slows the second OSD of each cluster while it is measured: stopped (SIGSTOP) for so many
+    /// milliseconds, running for a quarter of that, in turns
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=SLOW_MS_MAX))]
     slow_osd: Option<u64>,
     /// Cells, as of `compare --only`
-    #[arg(long, value_delimiter = ',', value_name = "CELL", default_value = "randread-4k,randwrite-4k")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "CELL",
+        default_value = "randread-4k,randwrite-4k"
+    )]
     only: Vec<String>,
     /// How large things are done
     #[arg(long, value_enum, default_value = "quick")]
@@ -79,9 +87,14 @@ impl Plan {
         let mut keys = Vec::new();
         for set in &args.set {
             let Some((key, values)) = Setting::split(set) else {
-                return fail(format!("--set {set}: not KEY=VALUE[,VALUE...], such as osd_disk_threads=1,16"));
+                return fail(format!(
+                    "--set {set}: not KEY=VALUE[,VALUE...], such as filestore_op_threads=1,16"
+                ));
             };
-            ensure!(with.iter().all(|fixed| fixed.key != key), "--set {set}: --with says what {key} is");
+            ensure!(
+                with.iter().all(|fixed| fixed.key != key),
+                "--set {set}: --with says what {key} is"
+            );
             keys.push(key);
             let of_key = |value: &str| Variant {
                 changed: Some(Setting { key: key.to_owned(), value: value.to_owned() }),
@@ -90,16 +103,27 @@ impl Plan {
             };
             variants.extend(values.split(',').map(of_key));
         }
-        ensure!(variants.len() <= VARIANTS_MAX + 1, "{} values; at most {VARIANTS_MAX}", variants.len() - 1);
+        ensure!(
+            variants.len() <= VARIANTS_MAX + 1,
+            "{} values; at most {VARIANTS_MAX}",
+            variants.len() - 1
+        );
         let is_twice = |(at, variant): (usize, &Variant)| variants[..at].contains(variant);
         ensure!(!variants.iter().enumerate().any(is_twice), "--set names a value twice");
         let cells = with_in_flight(cells::choose(Set::Quick, &args.only)?, &args.iodepth)?;
         let is_loadable = |cell: &Cell| !matches!(cell.work, cells::Work::Tree(_));
-        ensure!(cells.iter().all(is_loadable), "cells of a tree of files are measured by `compare` only");
-        let name = args.name.clone().unwrap_or_else(|| format!("sweep-{}", keys.join("-").replace('.', "-")));
+        ensure!(
+            cells.iter().all(is_loadable),
+            "cells of a tree of files are measured by `compare` only"
+        );
+        let name = args
+            .name
+            .clone()
+            .unwrap_or_else(|| format!("sweep-{}", keys.join("-").replace('.', "-")));
         let out = report_dir(args.out.as_deref(), &name)?;
         let defaults = args.size.sizes();
-        let (runs, seconds) = (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));
+        let (runs, seconds) =
+            (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));
         let sizes = Sizes { runs, seconds, ..defaults };
         Ok(Plan { name, variants, cells, sizes, out })
     }
@@ -117,7 +141,10 @@ fn with_in_flight(cells: Vec<Cell>, counts: &[u32]) -> Outcome<Vec<Cell>> {
     for cell in cells {
         for count in &counts {
             let Some(cell) = cell.with_in_flight(*count) else {
-                return fail(format!("--iodepth is for cells of random I/O without fsync, and {} is none", cell.name));
+                return fail(format!(
+                    "--iodepth is for cells of random I/O without fsync, and {} is none",
+                    cell.name
+                ));
             };
             all.push(cell);
         }
@@ -125,7 +152,8 @@ fn with_in_flight(cells: Vec<Cell>, counts: &[u32]) -> Outcome<Vec<Cell>> {
     Ok(all)
 }
 
-/// Starts a cluster for the defaults and for each value, measures all in turn, and writes the report.
+/// Starts a cluster for the defaults and for each value, measures all in turn, and writes the
+/// report.
 ///
 /// # Errors
 /// When arguments make no sense, a cluster does not come up, or a cell failed; or on Ctrl-C.
@@ -143,15 +171,23 @@ pub fn run(args: &SweepArgs, interrupt: &Interrupt) -> Outcome {
         systems.push(system.doing(|| format!("cannot set up {}", variant.name()))?);
     }
     std::fs::create_dir_all(&plan.out).doing(|| format!("cannot make {}", plan.out.display()))?;
-    put(&plan.out.join("run.json"), &serde_json::to_string_pretty(&origin).doing(|| "cannot encode the origin")?)?;
+    put(
+        &plan.out.join("run.json"),
+        &serde_json::to_string_pretty(&origin).doing(|| "cannot encode the origin")?,
+    )?;
     let loads = Loads { bench: &bench, sizes: plan.sizes, archive: None, locks: true };
     let mut matrix = Matrix { loads, systems, journal: Journal::create(&plan.out)? };
     let names: Vec<String> = plan.variants.iter().map(Variant::name).collect();
     let measured = matrix.run(&plan.cells, |_| Ok(()));
     let samples = &matrix.journal.samples;
-    let rows = samples.rows(&names.iter().map(String::as_str).filter(|name| *name != TREFOIL).collect::<Vec<_>>());
-    let lines: Vec<String> =
-        rows.iter().map(serde_json::to_string).collect::<Result<_, _>>().doing(|| "cannot encode the summary")?;
+    let rows = samples.rows(
+        &names.iter().map(String::as_str).filter(|name| *name != TREFOIL).collect::<Vec<_>>(),
+    );
+    let lines: Vec<String> = rows
+        .iter()
+        .map(serde_json::to_string)
+        .collect::<Result<_, _>>()
+        .doing(|| "cannot encode the summary")?;
     put(&plan.out.join("summary.json"), &format!("[\n{}\n]\n", lines.join(",\n")))?;
     for (file, svg) in report::figures(&plan, samples) {
         put(&plan.out.join(file), &svg)?;
@@ -196,13 +232,18 @@ mod tests {
         let plan = plan_with_in_flight(&["a=1"], &[64, 1, 4, 4]);
         let titles: Vec<String> = plan.cells.iter().map(Cell::title).collect();
         assert_eq!(titles, ["randread-4k@1", "randread-4k@4", "randread-4k@64"]);
-        let error = Plan::new(&SweepArgs { iodepth: vec![2], only: vec!["create".into()], ..args(&["a=1"]) });
+        let error = Plan::new(&SweepArgs {
+            iodepth: vec![2],
+            only: vec!["create".into()],
+            ..args(&["a=1"])
+        });
         assert!(error.err().unwrap().to_string().contains("random"));
     }
 
     #[test]
     fn what_all_have_is_not_changed_by_one() {
-        let with = |text: &str| Plan::new(&SweepArgs { with: vec![text.to_owned()], ..args(&["a=1"]) });
+        let with =
+            |text: &str| Plan::new(&SweepArgs { with: vec![text.to_owned()], ..args(&["a=1"]) });
         let plan = with("mount.b=2").unwrap();
         assert_eq!(plan.variants.iter().map(Variant::name).collect::<Vec<_>>(), ["trefoil", "a=1"]);
         assert!(plan.variants.iter().all(|variant| variant.with.len() == 1));
@@ -213,15 +254,25 @@ mod tests {
 
     #[test]
     fn each_value_is_a_variant_beside_the_defaults() {
-        let plan = plan(&["osd_disk_threads=1,16", "mount.read_policy=fastest"]).unwrap();
+        let plan = plan(&["filestore_op_threads=1,16", "mount.read_policy=fastest"]).unwrap();
         let names: Vec<String> = plan.variants.iter().map(Variant::name).collect();
-        assert_eq!(names, ["trefoil", "osd_disk_threads=1", "osd_disk_threads=16", "mount.read_policy=fastest"]);
-        assert_eq!(plan.name, "sweep-osd_disk_threads-mount-read_policy");
+        assert_eq!(
+            names,
+            [
+                "trefoil",
+                "filestore_op_threads=1",
+                "filestore_op_threads=16",
+                "mount.read_policy=fastest"
+            ]
+        );
+        assert_eq!(plan.name, "sweep-filestore_op_threads-mount-read_policy");
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_in_words() {
-        for (set, words) in [("osd_disk_threads", "KEY=VALUE"), ("=1", "KEY=VALUE"), ("a=1,1", "twice")] {
+        for (set, words) in
+            [("filestore_op_threads", "KEY=VALUE"), ("=1", "KEY=VALUE"), ("a=1,1", "twice")]
+        {
             let error = plan(&[set]).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(words), "{set}: {error}");
         }

@@ -1,4 +1,5 @@
-//! What Trefoil is held against on a GlusterFS volume: a first step and the moonshot, each met or not.
+//! What Trefoil is held against on a GlusterFS volume: a first step and the moonshot, each met or
+//! not.
 
 use super::sample::{Samples, TREFOIL};
 
@@ -46,7 +47,10 @@ use Bound::{AtLeast, AtMost};
 const TARGETS: [Target; 11] = [
     Target {
         about: "random 4k and 16k, read and write",
-        of: Of::Peer("ops_per_s", &["randread-4k", "randwrite-4k", "randread-16k", "randwrite-16k"]),
+        of: Of::Peer(
+            "ops_per_s",
+            &["randread-4k", "randwrite-4k", "randread-16k", "randwrite-16k"],
+        ),
         first: AtLeast(5.0),
         moonshot: AtLeast(10.0),
     },
@@ -157,7 +161,9 @@ pub fn judge(samples: &Samples, peer: &str) -> Vec<Verdict> {
 
 fn verdict(samples: &Samples, peer: &str, target: &Target) -> Verdict {
     let ratios: Vec<(&str, Option<f64>)> = match target.of {
-        Of::Peer(metric, cells) => cells.iter().map(|cell| (*cell, samples.ratio(cell, peer, metric).0)).collect(),
+        Of::Peer(metric, cells) => {
+            cells.iter().map(|cell| (*cell, samples.ratio(cell, peer, metric).0)).collect()
+        }
         Of::Healthy(cells) => cells.iter().map(|cell| (*cell, to_healthy(samples, cell))).collect(),
     };
     let met = |bound: Bound| {
@@ -200,16 +206,24 @@ mod tests {
     }
 
     fn of(samples: &Samples, about: &str) -> Verdict {
-        judge(samples, "glusterfs").into_iter().find(|verdict| verdict.about.contains(about)).unwrap()
+        judge(samples, "glusterfs")
+            .into_iter()
+            .find(|verdict| verdict.about.contains(about))
+            .unwrap()
     }
 
     #[test]
     fn every_cell_of_a_target_exists() {
         for target in &TARGETS {
             let (Of::Peer(_, cells) | Of::Healthy(cells)) = target.of;
-            assert!(cells.iter().all(|name| CELLS.iter().any(|cell| cell.name == *name)), "{}", target.about);
+            assert!(
+                cells.iter().all(|name| CELLS.iter().any(|cell| cell.name == *name)),
+                "{}",
+                target.about
+            );
             if let Of::Healthy(cells) = target.of {
-                let dead = |name: &&str| CELLS.iter().any(|cell| cell.name == format!("dead-{name}"));
+                let dead =
+                    |name: &&str| CELLS.iter().any(|cell| cell.name == format!("dead-{name}"));
                 assert!(cells.iter().all(dead));
             }
         }

@@ -69,7 +69,11 @@ impl Counts {
         let wanted = [
             ("rounds", self.rounds, 1),
             ("faults", faults, FAULTS_MIN * self.rounds),
-            ("kinds of faults", self.faults.len() as u64, (FAULTS_MIN * self.rounds).min(Fault::ALL.len() as u64)),
+            (
+                "kinds of faults",
+                self.faults.len() as u64,
+                (FAULTS_MIN * self.rounds).min(Fault::ALL.len() as u64),
+            ),
             ("flipped bytes", self.flipped, 1),
             ("answered direct writes", self.acks, ACKS_MIN * self.rounds),
             ("fsyncs", self.fsyncs, FSYNCS_MIN * self.rounds),
@@ -82,7 +86,11 @@ impl Counts {
             ("scrubbed objects", self.scrubbed, OBJECTS_MIN * self.rounds),
         ];
         for (what, did, least) in wanted {
-            ensure!(did >= least, "only {did} {what} in {} rounds, at least {least} are wanted: {self}", self.rounds);
+            ensure!(
+                did >= least,
+                "only {did} {what} in {} rounds, at least {least} are wanted: {self}",
+                self.rounds
+            );
         }
         Ok(())
     }
@@ -90,8 +98,15 @@ impl Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let faults: Vec<String> = self.faults.iter().map(|(name, count)| format!("{count} x {name}")).collect();
-        writeln!(f, "{} rounds; faults: {}; {} bytes flipped", self.rounds, faults.join(", "), self.flipped)?;
+        let faults: Vec<String> =
+            self.faults.iter().map(|(name, count)| format!("{count} x {name}")).collect();
+        writeln!(
+            f,
+            "{} rounds; faults: {}; {} bytes flipped",
+            self.rounds,
+            faults.join(", "),
+            self.flipped
+        )?;
         writeln!(
             f,
             "{} direct writes answered, {} fsyncs, {} MB stamped; {} passes of fio --verify, {} transactions of SQLite, \

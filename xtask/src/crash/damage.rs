@@ -1,4 +1,5 @@
-//! Disks that lie, and disks that are replaced. One storage daemon at a time: what a 2+1 volume survives.
+//! Disks that lie, and disks that are replaced. One storage daemon at a time: what a 2+1 volume
+//! survives.
 
 use super::Arena;
 use super::load::COLD_BYTES;
@@ -30,7 +31,8 @@ const EXTENTS: usize = 64;
 pub fn osd_dir(cluster: &Cluster, id: usize) -> Outcome<PathBuf> {
     let data = cluster.data_dir(&osd_name(id));
     let entries = std::fs::read_dir(&data).doing(|| format!("no directory {}", data.display()))?;
-    let found = entries.flatten().map(|entry| entry.path()).find(|path| path.join("superblock").exists());
+    let found =
+        entries.flatten().map(|entry| entry.path()).find(|path| path.join("superblock").exists());
     found.map_or_else(|| fail(format!("no superblock below {}", data.display())), Ok)
 }
 
@@ -42,8 +44,9 @@ struct Flip {
 }
 
 impl Arena<'_> {
-    /// Flips bytes of the files that do not change, in data shards on one disk; they must be read right all the same,
-    /// and be right on the disk again soon after. Nothing is written meanwhile. Returns what was done, in words.
+    /// Flips bytes of the files that do not change, in data shards on one disk; they must be read
+    /// right all the same, and be right on the disk again soon after. Nothing is written meanwhile.
+    /// Returns what was done, in words.
     pub(super) fn flip(&mut self) -> Outcome<String> {
         let osd = self.rng.usize(0..self.cluster.layout().osds.len());
         let dir = osd_dir(&self.cluster, osd)?;
@@ -80,10 +83,13 @@ impl Arena<'_> {
         for key in keys.into_iter().take(FLIPS) {
             let Some(file) = store.get(key).doing(|| "cannot open a fragment")? else { continue };
             let extents = file.data_extents(0, EXTENTS).doing(|| "cannot list extents")?;
-            // Sectors behind the end of the file hold zeros that no read asks for; a scrub finds what is wrong there.
-            let read = Layout::new(file.profile()).shard_sectors(key.shard, &(0..COLD_BYTES as u64));
+            // Sectors behind the end of the file hold zeros that no read asks for; a scrub finds
+            // what is wrong there.
+            let read =
+                Layout::new(file.profile()).shard_sectors(key.shard, &(0..COLD_BYTES as u64));
             let cut = |extent: Range<u64>| extent.start.max(read.start)..extent.end.min(read.end);
-            let extents: Vec<_> = extents.into_iter().map(cut).filter(|extent| !extent.is_empty()).collect();
+            let extents: Vec<_> =
+                extents.into_iter().map(cut).filter(|extent| !extent.is_empty()).collect();
             let Some(extent) = self.rng.choice(extents) else { continue };
             let offset = self.rng.u64(extent);
             let at = file.data_start() + offset;
@@ -95,11 +101,15 @@ impl Arena<'_> {
             raw.write_all_at(&[byte[0] ^ 0x20], at).doing(|| "cannot flip a byte")?;
             flips.push(Flip { key, offset });
         }
-        ensure!(flips.is_empty() || first_bad(dir, &flips)?.is_some(), "the flipped bytes still pass their checksum");
+        ensure!(
+            flips.is_empty() || first_bad(dir, &flips)?.is_some(),
+            "the flipped bytes still pass their checksum"
+        );
         Ok(flips)
     }
 
-    /// Kills a storage daemon, empties its disk, gives that up, and starts it; it is rebuilt under what comes next.
+    /// Kills a storage daemon, empties its disk, gives that up, and starts it; it is rebuilt under
+    /// what comes next.
     pub(super) fn replace_disk(&mut self) -> Outcome<String> {
         let osd = self.rng.usize(0..self.cluster.layout().osds.len());
         let (name, dir) = (osd_name(osd), osd_dir(&self.cluster, osd)?);

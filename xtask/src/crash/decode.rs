@@ -1,8 +1,9 @@
 //! Every object of stopped storage daemons, decoded from every k of its shards.
 //!
-//! Contract: reads fragment files as the daemons do, each sector against its checksum, and writes nothing. The
-//! journals must be empty: what is in them only is not seen. All shards of an object must be one codeword: each subset
-//! of k gives the other m as they are on disk. A fragment that is missing counts as zeros, as it does for a daemon.
+//! Contract: reads fragment files as the daemons do, each sector against its checksum, and writes
+//! nothing. The journals must be empty: what is in them only is not seen. All shards of an object
+//! must be one codeword: each subset of k gives the other m as they are on disk. A fragment that is
+//! missing counts as zeros, as it does for a daemon.
 
 use crate::error::{Context, Outcome, ensure};
 use ec_store::codec;
@@ -37,7 +38,9 @@ pub fn every_subset(dirs: &[PathBuf]) -> Outcome<Decoded> {
     let mut stores = Vec::new();
     for dir in dirs {
         let superblock = DataDir::peek(dir).doing(|| "cannot read a superblock")?;
-        stores.push(FragmentStore::open_alone(dir.as_path(), superblock.cluster).doing(|| "cannot open")?);
+        stores.push(
+            FragmentStore::open_alone(dir.as_path(), superblock.cluster).doing(|| "cannot open")?,
+        );
     }
     let mut objects: BTreeMap<(PgId, ObjectId), Vec<(usize, ShardIndex)>> = BTreeMap::new();
     for (osd, store) in stores.iter_mut().enumerate() {
@@ -63,7 +66,12 @@ pub fn every_subset(dirs: &[PathBuf]) -> Outcome<Decoded> {
         }
     }
     let shown = findings.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("\n  ");
-    ensure!(findings.is_empty(), "{} findings in {} objects:\n  {shown}", findings.len(), decoded.objects);
+    ensure!(
+        findings.is_empty(),
+        "{} findings in {} objects:\n  {shown}",
+        findings.len(),
+        decoded.objects
+    );
     Ok(decoded)
 }
 
@@ -100,15 +108,21 @@ fn check_subsets(profile: Profile, shards: &[Vec<u8>], decoded: &mut Decoded) ->
     let codec = codec::for_profile(profile);
     let index = |at: usize| ShardIndex::new(at as u8);
     for subset in subsets(shards.len(), usize::from(profile.k())) {
-        let have: Vec<(ShardIndex, &[u8])> = subset.iter().map(|&at| (index(at), shards[at].as_slice())).collect();
+        let have: Vec<(ShardIndex, &[u8])> =
+            subset.iter().map(|&at| (index(at), shards[at].as_slice())).collect();
         let others: Vec<usize> = (0..shards.len()).filter(|at| !subset.contains(at)).collect();
         let mut given = vec![vec![0; shards[0].len()]; others.len()];
-        let mut want: Vec<_> =
-            others.iter().zip(&mut given).map(|(&at, out)| (index(at), out.as_mut_slice())).collect();
+        let mut want: Vec<_> = others
+            .iter()
+            .zip(&mut given)
+            .map(|(&at, out)| (index(at), out.as_mut_slice()))
+            .collect();
         codec.reconstruct(&have, &mut want).doing(|| "cannot be decoded")?;
         for (&at, out) in others.iter().zip(&given) {
             if let Some(difference) = crate::tree::first_difference(&shards[at], out) {
-                return crate::error::fail(format!("shards {subset:?} do not give shard {at}: {difference}"));
+                return crate::error::fail(format!(
+                    "shards {subset:?} do not give shard {at}: {difference}"
+                ));
             }
             decoded.compared_bytes += out.len() as u64;
         }

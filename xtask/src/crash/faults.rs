@@ -1,9 +1,10 @@
 //! What is done to the processes and their network, and how it is undone.
 //!
-//! Contract: a [`Strike`] does one fault or several at once, never two to the same process, and ends with all of them
-//! undone: every process runs and every packet passes. Sessions of clients live 10 s without the monitor, so whatever
-//! keeps a client from it is over well before; a storage daemon is marked down after 2 s, so what happens to one lasts
-//! sometimes longer and sometimes not.
+//! Contract: a [`Strike`] does one fault or several at once, never two to the same process, and
+//! ends with all of them undone: every process runs and every packet passes. Sessions of clients
+//! live 10 s without the monitor, so whatever keeps a client from it is over well before; a storage
+//! daemon is marked down after 2 s, so what happens to one lasts sometimes longer and sometimes
+//! not.
 
 use super::load::Load;
 use crate::cluster::Cluster;
@@ -102,9 +103,12 @@ impl Fault {
             Fault::KillOsds(_) | Fault::KillMonitor | Fault::KillMds | Fault::KillAll => 20..2_500,
             Fault::KillClient => 0..300,
             Fault::StopClient | Fault::CutClient | Fault::CutMonitor | Fault::StopMds => 300..2_500,
-            Fault::StopOsd | Fault::CutOsd | Fault::PartOsds | Fault::PartClient | Fault::Lossy | Fault::Slow => {
-                500..4_000
-            }
+            Fault::StopOsd
+            | Fault::CutOsd
+            | Fault::PartOsds
+            | Fault::PartClient
+            | Fault::Lossy
+            | Fault::Slow => 500..4_000,
         }
     }
 }
@@ -149,7 +153,12 @@ pub struct Strike<'a> {
 
 impl<'a> Strike<'a> {
     /// None yet.
-    pub fn new(bench: &'a Bench, cluster: &'a Cluster, load: &'a mut Load, rng: &'a mut fastrand::Rng) -> Strike<'a> {
+    pub fn new(
+        bench: &'a Bench,
+        cluster: &'a Cluster,
+        load: &'a mut Load,
+        rng: &'a mut fastrand::Rng,
+    ) -> Strike<'a> {
         let (net, struck) = (cluster.layout().net(), BTreeSet::new());
         let (killed, stopped, cut) = (Vec::new(), Vec::new(), Vec::new());
         Strike { rng, bench, cluster, load, net, struck, killed, stopped, cut }
@@ -170,13 +179,19 @@ impl<'a> Strike<'a> {
             Fault::KillMonitor | Fault::CutMonitor => self.one("monitor"),
             Fault::KillMds | Fault::StopMds => self.one("mds"),
             Fault::KillClient | Fault::StopClient | Fault::CutClient => self.one(MOUNT),
-            Fault::KillAll => Some(self.cluster.layout().daemons()).filter(|_| self.struck.is_empty()),
+            Fault::KillAll => {
+                Some(self.cluster.layout().daemons()).filter(|_| self.struck.is_empty())
+            }
         }) else {
             return Ok(None);
         };
         self.struck.extend(victims.iter().cloned());
         match fault {
-            Fault::KillOsds(_) | Fault::KillMonitor | Fault::KillMds | Fault::KillAll | Fault::KillClient => {
+            Fault::KillOsds(_)
+            | Fault::KillMonitor
+            | Fault::KillMds
+            | Fault::KillAll
+            | Fault::KillClient => {
                 victims.iter().try_for_each(|name| self.cluster.kill(name))?;
                 self.killed.extend(victims.iter().cloned());
             }
@@ -198,11 +213,14 @@ impl<'a> Strike<'a> {
     }
 
     fn disturb(&mut self, fault: Fault, victims: &[String]) -> Outcome {
-        let Some(net) = self.net.clone() else { return fail("this cluster has no network of its own") };
+        let Some(net) = self.net.clone() else {
+            return fail("this cluster has no network of its own");
+        };
         let name = &victims[0];
         self.cut.push(name.clone());
         let endpoints = self.cluster.layout().endpoints();
-        let address = |of: &str| endpoints.iter().find(|(name, _)| name == of).map(|(_, addr)| *addr);
+        let address =
+            |of: &str| endpoints.iter().find(|(name, _)| name == of).map(|(_, addr)| *addr);
         match fault {
             Fault::Lossy => net.lossy(name),
             Fault::Slow => net.slow(name),
@@ -269,7 +287,8 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(3);
         let mut deck = Deck::new(&mut rng);
         for _ in 0..3 {
-            let dealt: BTreeSet<&str> = (0..Fault::ALL.len()).map(|_| deck.deal(&mut rng).name()).collect();
+            let dealt: BTreeSet<&str> =
+                (0..Fault::ALL.len()).map(|_| deck.deal(&mut rng).name()).collect();
             assert_eq!(dealt.len(), Fault::ALL.len());
         }
     }

@@ -1,9 +1,9 @@
-//! The same stamped writers on a GlusterFS dispersed 2+1 volume, to compare with: what is there after a kill and a heal,
-//! through all bricks and through each pair of them.
+//! The same stamped writers on a GlusterFS dispersed 2+1 volume, to compare with: what is there
+//! after a kill and a heal, through all bricks and through each pair of them.
 //!
-//! Contract: an iteration is: writers, SIGKILL to the client or to a brick, everything started again, the heal
-//! awaited, every file read through each pair of bricks. Nothing is judged here but counted and printed: the promises
-//! that are held, by whom, is for the reader.
+//! Contract: an iteration is: writers, SIGKILL to the client or to a brick, everything started
+//! again, the heal awaited, every file read through each pair of bricks. Nothing is judged here but
+//! counted and printed: the promises that are held, by whom, is for the reader.
 
 use super::CrashArgs;
 use crate::error::{Context, Outcome};
@@ -35,7 +35,8 @@ struct Findings {
     unhealed: u64,
     /// Files, named with their iteration, that two pairs of bricks give with different bytes.
     differ: BTreeSet<String>,
-    /// Files with pieces that are no version that was written, or an older one than promised, through some pair.
+    /// Files with pieces that are no version that was written, or an older one than promised,
+    /// through some pair.
     broken: BTreeMap<String, String>,
     /// Files that cannot be read through some pair.
     unreadable: BTreeSet<String>,
@@ -44,25 +45,39 @@ struct Findings {
 /// Runs it and prints what was found.
 ///
 /// # Errors
-/// When GlusterFS cannot be set up, or a step of the harness fails; never because of what was found.
+/// When GlusterFS cannot be set up, or a step of the harness fails; never because of what was
+/// found.
 pub fn run(args: &CrashArgs, bench: &Bench) -> Outcome {
     netns::sweep();
-    let dir = args.dir.clone().unwrap_or_else(|| bench.work.join(format!("peer-{}", std::process::id())));
+    let dir =
+        args.dir.clone().unwrap_or_else(|| bench.work.join(format!("peer-{}", std::process::id())));
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(0..1 << 32));
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     gluster::sweep(&dir);
-    let trial = Trial { bench, volume: Volume::up(&dir, "peer", &bench.interrupt)?, dir: &dir, seed };
+    let trial =
+        Trial { bench, volume: Volume::up(&dir, "peer", &bench.interrupt)?, dir: &dir, seed };
     let (mut findings, begin) = (Findings::default(), Instant::now());
     while findings.iterations == 0 || begin.elapsed() < Duration::from_secs(args.seconds) {
         trial.iteration(&mut rng, &mut findings)?;
-        println!("iteration {}, {} s: {}", findings.iterations, begin.elapsed().as_secs(), findings.line());
+        println!(
+            "iteration {}, {} s: {}",
+            findings.iterations,
+            begin.elapsed().as_secs(),
+            findings.line()
+        );
     }
     for (file, what) in &findings.broken {
         println!("{file}: {what}");
     }
-    findings.differ.iter().for_each(|file| println!("{file}: pairs of bricks give different bytes"));
-    findings.unreadable.iter().for_each(|file| println!("{file}: cannot be read through some pair of bricks"));
+    findings
+        .differ
+        .iter()
+        .for_each(|file| println!("{file}: pairs of bricks give different bytes"));
+    findings
+        .unreadable
+        .iter()
+        .for_each(|file| println!("{file}: cannot be read through some pair of bricks"));
     println!("{}", findings.line());
     drop(trial);
     if !args.keep {
@@ -119,7 +134,12 @@ impl Trial<'_> {
         let number = findings.iterations;
         let promised = self.dir.join(format!("promised/{number}"));
         std::fs::create_dir_all(&promised).doing(|| "cannot make a directory")?;
-        let writers = Writers { bench, area: volume.mount_point().join(format!("i{number}")), promised, seed: *seed };
+        let writers = Writers {
+            bench,
+            area: volume.mount_point().join(format!("i{number}")),
+            promised,
+            seed: *seed,
+        };
         let running = writers.start()?;
         bench.interrupt.sleep(Duration::from_millis(rng.u64(2_000..5_000)))?;
         if number.is_multiple_of(2) {
@@ -145,7 +165,8 @@ impl Trial<'_> {
                     Err(_) => drop(findings.unreadable.insert(file.clone())),
                 }
                 if let Err(error) = writers.verify(writer) {
-                    let what = format!("without brick {without}: {}", last_words(&error.to_string()));
+                    let what =
+                        format!("without brick {without}: {}", last_words(&error.to_string()));
                     findings.broken.entry(file).or_insert(what);
                 }
             }
@@ -172,7 +193,11 @@ struct Writers<'a> {
 impl Writers<'_> {
     fn command(&self, task: &str, writer: usize) -> Command {
         let mut command = self.bench.xtask(&["stamp", task, "--seed", &self.seed.to_string()]);
-        command.arg("--dir").arg(self.area.join(writer.to_string())).arg("--pieces").arg(PIECES.to_string());
+        command
+            .arg("--dir")
+            .arg(self.area.join(writer.to_string()))
+            .arg("--pieces")
+            .arg(PIECES.to_string());
         command.arg("--manifest").arg(self.promised.join(writer.to_string()));
         command
     }
@@ -191,10 +216,13 @@ impl Writers<'_> {
         running.into_iter().try_for_each(|writer| writer.end(self.bench, COMMAND_SECONDS))
     }
 
-    /// Only fsyncs count: by default its client answers writes, also direct ones, before it has sent them.
+    /// Only fsyncs count: by default its client answers writes, also direct ones, before it has
+    /// sent them.
     fn verify(&self, writer: usize) -> Outcome {
         let mut command = self.command("verify", writer);
-        self.bench.run(command.args(["--syncs-min", "0", "--fsynced-only"]), COMMAND_SECONDS).map(drop)
+        self.bench
+            .run(command.args(["--syncs-min", "0", "--fsynced-only"]), COMMAND_SECONDS)
+            .map(drop)
     }
 
     fn checksum(&self, writer: usize) -> Outcome<String> {

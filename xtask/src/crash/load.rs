@@ -1,12 +1,16 @@
-//! Writers of six kinds, each of which remembers what it was promised, outside the file system under test.
+//! Writers of six kinds, each of which remembers what it was promised, outside the file system
+//! under test.
 //!
-//! * Stamped blocks, buffered and direct: see [`crate::stamp`]. * fio: writes and verifies again and again.
+//! * Stamped blocks, buffered and direct: see [`crate::stamp`]. * fio: writes and verifies again
+//!   and again.
 //! * SQLite: numbered transactions without gaps. * git: commits whose ids were told.
-//! * Files that two mounts write, with locks and without: `shared.py`. * Beside them files that do not change.
+//! * Files that two mounts write, with locks and without: `shared.py`. * Beside them files that do
+//!   not change.
 //!
-//! Contract: while only daemons die none of them may see an error. When the client dies they end, and begin again on the
-//! new mount with what they left; the second mount stays, and may have to wait until the dead client's locks and leases
-//! go. [`Load::verify`] holds the file system to every promise so far.
+//! Contract: while only daemons die none of them may see an error. When the client dies they end,
+//! and begin again on the new mount with what they left; the second mount stays, and may have to
+//! wait until the dead client's locks and leases go. [`Load::verify`] holds the file system to
+//! every promise so far.
 
 use super::counts::Counts;
 use crate::error::{Context, Outcome, ensure};
@@ -50,8 +54,15 @@ enum Writer {
 }
 
 impl Writer {
-    const ALL: [Writer; 7] =
-        [Writer::Buffered, Writer::Direct, Writer::Fio, Writer::Sqlite, Writer::Git, Writer::Here, Writer::There];
+    const ALL: [Writer; 7] = [
+        Writer::Buffered,
+        Writer::Direct,
+        Writer::Fio,
+        Writer::Sqlite,
+        Writer::Git,
+        Writer::Here,
+        Writer::There,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -73,20 +84,28 @@ impl Writer {
         }
     }
 
-    /// The shell's part of those that are no program of ours; it finds the directory in `area`, its notes in `notes`.
+    /// The shell's part of those that are no program of ours; it finds the directory in `area`, its
+    /// notes in `notes`.
     fn script(self) -> String {
         let body = match self {
             Writer::Buffered | Writer::Direct => String::new(),
-            Writer::Fio => format!("fio {FIO} --randseed=$RANDOM --directory=\"$area\" && echo pass >> \"$notes\""),
-            Writer::Sqlite => "sqlite3 -batch -bail -init /dev/null -cmd '.timeout 100000' \"$area/db\" \
+            Writer::Fio => format!(
+                "fio {FIO} --randseed=$RANDOM --directory=\"$area\" && echo pass >> \"$notes\""
+            ),
+            Writer::Sqlite => {
+                "sqlite3 -batch -bail -init /dev/null -cmd '.timeout 100000' \"$area/db\" \
                 'PRAGMA synchronous=FULL; INSERT INTO t SELECT coalesce(max(n), 0) + 1, \
                 randomblob(500 + abs(random() % 4000)) FROM t RETURNING n;' >> \"$notes\""
-                .into(),
+                    .into()
+            }
             Writer::Git => "seq $RANDOM > file-$((RANDOM % 20)) && git add -A && \
                 git commit --quiet --allow-empty -m change && git rev-parse HEAD >> \"$notes\""
                 .into(),
             Writer::Here | Writer::There => {
-                format!("python3 \"$scratch/shared.py\" write {} \"$area\" \"$notes\" \"$stop\"", self.name())
+                format!(
+                    "python3 \"$scratch/shared.py\" write {} \"$area\" \"$notes\" \"$stop\"",
+                    self.name()
+                )
             }
         };
         // What a killed git holds locked is nobody's.
@@ -112,11 +131,18 @@ pub struct Load {
 }
 
 impl Load {
-    /// On these two mounts of one cluster; manifests go to `scratch`, which lies elsewhere. `fsynced_only`: promised is what
-    /// was fsynced, not what was answered.
+    /// On these two mounts of one cluster; manifests go to `scratch`, which lies elsewhere.
+    /// `fsynced_only`: promised is what was fsynced, not what was answered.
     pub fn new(mounts: [&Path; 2], scratch: &Path, seed: u64, fsynced_only: bool) -> Load {
         let [area, other_area] = mounts.map(|mount| mount.join("load"));
-        Load { area, other_area, scratch: scratch.to_path_buf(), seed, fsynced_only, running: Vec::new() }
+        Load {
+            area,
+            other_area,
+            scratch: scratch.to_path_buf(),
+            seed,
+            fsynced_only,
+            running: Vec::new(),
+        }
     }
 
     /// Makes what the writers begin with, and the files that do not change.
@@ -130,9 +156,11 @@ impl Load {
         let mut bytes = vec![0; COLD_BYTES];
         for number in 0..COLD_FILES {
             rng.fill(&mut bytes);
-            std::fs::write(cold.join(format!("cold-{number}")), &bytes).doing(|| "cannot write a file")?;
+            std::fs::write(cold.join(format!("cold-{number}")), &bytes)
+                .doing(|| "cannot write a file")?;
         }
-        std::fs::write(self.scratch.join(".gitconfig"), GIT_CONFIG).doing(|| "cannot write a git configuration")?;
+        std::fs::write(self.scratch.join(".gitconfig"), GIT_CONFIG)
+            .doing(|| "cannot write a git configuration")?;
         std::fs::write(self.scratch.join("shared.py"), SHARED).doing(|| "cannot write a script")?;
         let script = "mkdir -p \"$area\"/{fio,sqlite,git/repository,shared} && cp -r \"$scratch/cold\" \"$area/cold\" && \
             sqlite3 -batch -init /dev/null \"$area/sqlite/db\" 'CREATE TABLE t(n INTEGER PRIMARY KEY, body BLOB);' && \
@@ -170,10 +198,18 @@ impl Load {
     /// # Errors
     /// With what the one that has ended said.
     pub fn check(&mut self) -> Outcome {
-        let ended = self.running.iter_mut().find_map(|(writer, child)| child.has_ended().then_some(*writer));
+        let ended = self
+            .running
+            .iter_mut()
+            .find_map(|(writer, child)| child.has_ended().then_some(*writer));
         let Some(writer) = ended else { return Ok(()) };
-        let said = std::fs::read_to_string(self.scratch.join(format!("{}.out", writer.name()))).unwrap_or_default();
-        crate::error::fail(format!("the writer {} ended: {}", writer.name(), crate::exec::last_lines(&said, 12)))
+        let said = std::fs::read_to_string(self.scratch.join(format!("{}.out", writer.name())))
+            .unwrap_or_default();
+        crate::error::fail(format!(
+            "the writer {} ended: {}",
+            writer.name(),
+            crate::exec::last_lines(&said, 12)
+        ))
     }
 
     /// How far each has come: its notes only grow.
@@ -195,9 +231,14 @@ impl Load {
         loop {
             self.check()?;
             let now = self.progress();
-            let Some(at) = now.iter().zip(since).position(|(now, then)| now <= then) else { return Ok(()) };
+            let Some(at) = now.iter().zip(since).position(|(now, then)| now <= then) else {
+                return Ok(());
+            };
             let name = Writer::ALL[at].name();
-            ensure!(Instant::now() < end, "the writer {name} has done nothing for {END_SECONDS} s without faults");
+            ensure!(
+                Instant::now() < end,
+                "the writer {name} has done nothing for {END_SECONDS} s without faults"
+            );
             bench.interrupt.sleep(Duration::from_millis(50))?;
         }
     }
@@ -224,7 +265,9 @@ impl Load {
             child.end(bench, END_SECONDS)?;
         }
         let said = std::fs::read_to_string(self.scratch.join("fio.out")).unwrap_or_default();
-        let wrong = said.lines().find(|line| line.contains("verify failed") || line.contains("verify: bad"));
+        let wrong = said
+            .lines()
+            .find(|line| line.contains("verify failed") || line.contains("verify: bad"));
         ensure!(wrong.is_none(), "fio: {}", wrong.unwrap_or_default());
         Ok(())
     }
@@ -244,11 +287,13 @@ impl Load {
             command.args(self.fsynced_only.then_some("--fsynced-only"));
             let out = bench.run(&mut command, END_SECONDS)?.stdout;
             let number = |word: &str| {
-                let words: Vec<&str> = out.split([' ', ';', '\n']).filter(|w| !w.is_empty()).collect();
+                let words: Vec<&str> =
+                    out.split([' ', ';', '\n']).filter(|w| !w.is_empty()).collect();
                 let at = words.iter().position(|w| *w == word).unwrap_or(0);
                 at.checked_sub(1).and_then(|before| words[before].parse::<u64>().ok()).unwrap_or(0)
             };
-            (acks, fsyncs, bytes) = (acks + number("acks"), fsyncs + number("fsyncs"), bytes + number("bytes"));
+            (acks, fsyncs, bytes) =
+                (acks + number("acks"), fsyncs + number("fsyncs"), bytes + number("bytes"));
         }
         (counts.acks, counts.fsyncs, counts.stamped_bytes) = (acks, fsyncs, bytes);
         counts.fio_passes = self.notes(Writer::Fio).len() as u64;
@@ -259,14 +304,27 @@ impl Load {
     }
 
     fn sqlite(&self, bench: &Bench) -> Outcome<u64> {
-        let told = self.notes(Writer::Sqlite).iter().filter_map(|n| n.parse::<u64>().ok()).max().unwrap_or(0);
+        let told = self
+            .notes(Writer::Sqlite)
+            .iter()
+            .filter_map(|n| n.parse::<u64>().ok())
+            .max()
+            .unwrap_or(0);
         let script = "sqlite3 -batch -bail -init /dev/null \"$area/db\" \
             'PRAGMA integrity_check; SELECT coalesce(max(n), 0) || \" \" || count(*) FROM t;'";
         let out = bench.run(&mut self.script_of(Writer::Sqlite, script), END_SECONDS)?.stdout;
         let lines: Vec<&str> = out.lines().collect();
-        let numbers: Vec<u64> = lines.last().map_or("", |l| l).split(' ').filter_map(|n| n.parse().ok()).collect();
-        ensure!(lines.first() == Some(&"ok") && numbers.len() == 2, "SQLite's integrity_check: {out}");
-        ensure!(numbers[0] >= told, "SQLite told of transaction {told}, and the last that is there is {}", numbers[0]);
+        let numbers: Vec<u64> =
+            lines.last().map_or("", |l| l).split(' ').filter_map(|n| n.parse().ok()).collect();
+        ensure!(
+            lines.first() == Some(&"ok") && numbers.len() == 2,
+            "SQLite's integrity_check: {out}"
+        );
+        ensure!(
+            numbers[0] >= told,
+            "SQLite told of transaction {told}, and the last that is there is {}",
+            numbers[0]
+        );
         ensure!(
             numbers[0] == numbers[1],
             "the last transaction of SQLite is {}, but there are {}",
@@ -280,14 +338,18 @@ impl Load {
         let told = self.notes(Writer::Git);
         let script = "cd \"$area/repository\"; git fsck --full --strict; git merge-base --is-ancestor \"$last\" HEAD";
         if let Some(last) = told.last() {
-            bench.run(self.script_of(Writer::Git, &format!("set -e; {script}")).env("last", last), END_SECONDS)?;
+            bench.run(
+                self.script_of(Writer::Git, &format!("set -e; {script}")).env("last", last),
+                END_SECONDS,
+            )?;
         }
         Ok(told.len() as u64)
     }
 
     /// What two mounts wrote to the same files, as each of them shows it.
     fn shared(&self, bench: &Bench) -> Outcome<u64> {
-        let script = "python3 \"$scratch/shared.py\" verify \"$area\" \"$scratch\"/{here,there}.notes";
+        let script =
+            "python3 \"$scratch/shared.py\" verify \"$area\" \"$scratch\"/{here,there}.notes";
         let mut told = 0;
         for writer in [Writer::Here, Writer::There] {
             let out = bench.run(&mut self.script_of(writer, script), END_SECONDS)?.stdout;
@@ -345,7 +407,10 @@ impl Load {
     fn bash(&self, script: &str, name: &str) -> Command {
         let mut command = Command::new("bash");
         command.args(["-c", &format!("set -o pipefail; {script}")]).current_dir(&self.scratch);
-        command.env("area", self.area.join(name)).env("scratch", &self.scratch).env("HOME", &self.scratch);
+        command
+            .env("area", self.area.join(name))
+            .env("scratch", &self.scratch)
+            .env("HOME", &self.scratch);
         command.env("stop", self.scratch.join("stop")).env("notes", self.notes_path(name));
         command.env("writes_per_fsync", if self.fsynced_only { "1" } else { "8" });
         command.env("GIT_CONFIG_NOSYSTEM", "1");

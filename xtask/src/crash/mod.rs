@@ -1,14 +1,19 @@
-//! `cargo xtask crash`: separate processes on real disks, under writers that remember what they were promised, with
-//! faults at random; after each round everything promised must be there, and everything must be whole.
+//! `cargo xtask crash`: separate processes on real disks, under writers that remember what they
+//! were promised, with faults at random; after each round everything promised must be there, and
+//! everything must be whole.
 //!
-//! * [`load`]: the writers. [`faults`]: what is done to the processes, their network and their disks.
-//! * [`damage`]: bytes flipped on a disk, a disk replaced. [`decode`]: every object from every k of its shards, offline.
-//! * [`gluster`]: the same writers on a volume of GlusterFS. * [`counts`]: what a run did, and how little of it shows nothing.
+//! * [`load`]: the writers. [`faults`]: what is done to the processes, their network and their
+//!   disks.
+//! * [`damage`]: bytes flipped on a disk, a disk replaced. [`decode`]: every object from every k of
+//!   its shards, offline.
+//! * [`gluster`]: the same writers on a volume of GlusterFS. * [`counts`]: what a run did, and how
+//!   little of it shows nothing.
 //!
-//! Contract: a round is load under faults; then no faults, a clean cluster, empty journals, a clean stop, the decoding
-//! of every object, a start, the check of every promise, and a deep scrub that finds nothing. At most as many shards are
-//! damaged at a time as the code can lose. The seed decides which faults, on whom and for how long; what the processes
-//! do meanwhile is up to the machine. A run that did too little fails.
+//! Contract: a round is load under faults; then no faults, a clean cluster, empty journals, a clean
+//! stop, the decoding of every object, a start, the check of every promise, and a deep scrub that
+//! finds nothing. At most as many shards are damaged at a time as the code can lose. The seed
+//! decides which faults, on whom and for how long; what the processes do meanwhile is up to the
+//! machine. A run that did too little fails.
 
 mod counts;
 mod damage;
@@ -43,7 +48,8 @@ const ROUNDS_MIN: u64 = 2;
 const SCRUB_SECONDS: u64 = 150;
 /// Faults of one round, one after the other, some in pairs.
 const STRIKES: u32 = 5;
-/// The client waits so long for daemons before it gives an error: longer than any fault and the return from it.
+/// The client waits so long for daemons before it gives an error: longer than any fault and the
+/// return from it.
 const MOUNT_OPTIONS: &str = "timeout=100";
 
 /// How long, how to repeat, where.
@@ -55,13 +61,15 @@ pub struct CrashArgs {
     /// Of the faults; drawn if it is not given
     #[arg(long)]
     seed: Option<u64>,
-    /// An empty or missing directory on the disk to be used [default: one in cargo's target directory]
+    /// An empty or missing directory on the disk to be used [default: one in cargo's target
+    /// directory]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Keeps the directory also after a success
     #[arg(long)]
     keep: bool,
-    /// Mounts answer writes and closes before the shards have acknowledged them; promised is then what was fsynced
+    /// Mounts answer writes and closes before the shards have acknowledged them; promised is then
+    /// what was fsynced
     #[arg(long, conflicts_with = "peer")]
     write_behind: bool,
     /// Runs the stamped writers on another system instead, and prints what it held of its promises
@@ -90,7 +98,8 @@ pub fn run(args: &CrashArgs, interrupt: &Interrupt) -> Outcome {
         None => bench.work.join(format!("crash-{}", std::process::id())),
     };
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(0..1 << 32));
-    let plan = Plan { seed, time: Duration::from_secs(args.seconds), write_behind: args.write_behind };
+    let plan =
+        Plan { seed, time: Duration::from_secs(args.seconds), write_behind: args.write_behind };
     let outcome = rounds(&bench, &dir, plan, &mut |line| println!("{line}"));
     match &outcome {
         Ok(counts) => println!("{counts}"),
@@ -164,11 +173,16 @@ pub fn settle(cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
         let osds = status["osds"].as_array().cloned().unwrap_or_default();
         let records: Option<u64> = osds.iter().map(|osd| osd["journal_records"].as_u64()).sum();
         match records {
-            Some(0) if empty_since.get_or_insert_with(Instant::now).elapsed() >= TRIMMED_FOR => return Ok(()),
+            Some(0) if empty_since.get_or_insert_with(Instant::now).elapsed() >= TRIMMED_FOR => {
+                return Ok(());
+            }
             Some(0) => {}
             _ => empty_since = None,
         }
-        ensure!(Instant::now() < end, "{records:?} records are still in the journals of an idle cluster: {status}");
+        ensure!(
+            Instant::now() < end,
+            "{records:?} records are still in the journals of an idle cluster: {status}"
+        );
         interrupt.sleep(Duration::from_millis(200))?;
     }
 }
@@ -178,7 +192,8 @@ pub fn settle(cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
 /// # Errors
 /// As [`decode::every_subset`].
 pub fn decode_all(cluster: &Cluster) -> Outcome<Decoded> {
-    let dirs: Outcome<Vec<PathBuf>> = (0..cluster.layout().osds.len()).map(|id| damage::osd_dir(cluster, id)).collect();
+    let dirs: Outcome<Vec<PathBuf>> =
+        (0..cluster.layout().osds.len()).map(|id| damage::osd_dir(cluster, id)).collect();
     decode::every_subset(&dirs?)
 }
 
@@ -204,7 +219,11 @@ impl Drop for Arena<'_> {
 
 impl<'a> Arena<'a> {
     fn start(bench: &'a Bench, dir: &Path, plan: Plan) -> Outcome<Arena<'a>> {
-        ensure!(!dir.join("cluster").exists(), "{} holds a cluster already: give an empty directory", dir.display());
+        ensure!(
+            !dir.join("cluster").exists(),
+            "{} holds a cluster already: give an empty directory",
+            dir.display()
+        );
         std::fs::create_dir_all(dir).doing(|| format!("cannot make {}", dir.display()))?;
         let dir = dir.canonicalize().doing(|| format!("no directory {}", dir.display()))?;
         let spec = Spec {
@@ -219,10 +238,24 @@ impl<'a> Arena<'a> {
         };
         let cluster = Cluster::up(&spec, &bench.binaries, &bench.interrupt)?;
         let other_point = dir.join("mnt2");
-        let load = Load::new([&dir.join("mnt"), &other_point], &dir.join("promised"), plan.seed, plan.write_behind);
+        let load = Load::new(
+            [&dir.join("mnt"), &other_point],
+            &dir.join("promised"),
+            plan.seed,
+            plan.write_behind,
+        );
         let mut rng = fastrand::Rng::with_seed(plan.seed);
         let deck = Deck::new(&mut rng);
-        let mut arena = Arena { bench, cluster, other: None, other_point, load, deck, rng, counts: Counts::default() };
+        let mut arena = Arena {
+            bench,
+            cluster,
+            other: None,
+            other_point,
+            load,
+            deck,
+            rng,
+            counts: Counts::default(),
+        };
         arena.load.prepare(bench)?;
         arena.mount_other()?;
         Ok(arena)
@@ -237,7 +270,8 @@ impl<'a> Arena<'a> {
     }
 
     fn mount_other(&mut self) -> Outcome {
-        self.other = Some(self.cluster.mount_also("second", &self.other_point, &self.bench.interrupt)?);
+        self.other =
+            Some(self.cluster.mount_also("second", &self.other_point, &self.bench.interrupt)?);
         Ok(())
     }
 
@@ -281,9 +315,13 @@ impl<'a> Arena<'a> {
     /// A deep scrub of everything finds nothing.
     fn scrub(&mut self) -> Outcome {
         let mut command = self.cluster.command("trefoil");
-        let said = self.bench.run(command.args(["scrub", "--deep", "--wait"]), SCRUB_SECONDS)?.stdout;
+        let said =
+            self.bench.run(command.args(["scrub", "--deep", "--wait"]), SCRUB_SECONDS)?.stdout;
         ensure!(said.contains("nothing open"), "a deep scrub says: {said}");
-        let listed = self.bench.run(self.cluster.command("trefoil").args(["scrub", "status"]), SCRUB_SECONDS)?.stdout;
+        let listed = self
+            .bench
+            .run(self.cluster.command("trefoil").args(["scrub", "status"]), SCRUB_SECONDS)?
+            .stdout;
         let status = self.cluster.status(&self.bench.interrupt)?;
         let total = |field: &str| -> u64 {
             let osds = status["osds"].as_array().into_iter().flatten();

@@ -64,7 +64,8 @@ pub fn run(args: &SoakArgs, interrupt: &Interrupt) -> Outcome {
     let profile = if args.dev { Profile::Dev } else { Profile::Release };
     let bench = Bench::new(interrupt, false, profile)?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(0..1 << 32));
-    let dir = args.dir.clone().unwrap_or_else(|| bench.work.join(format!("soak-{}", std::process::id())));
+    let dir =
+        args.dir.clone().unwrap_or_else(|| bench.work.join(format!("soak-{}", std::process::id())));
     println!("seed {seed}; logs and data: {}", dir.display());
     let mut soak = Soak::start(&bench, &dir)?;
     soak.programs(seed)?;
@@ -106,11 +107,20 @@ impl<'a> Soak<'a> {
         std::fs::create_dir_all(dir).doing(|| format!("cannot make {}", dir.display()))?;
         let points = mount_points();
         let options = "allow_other".to_owned();
-        let spec = Spec { mount: Some(points.join("soak")), mount_options: options, ..Spec::new(&dir.join("cluster")) };
+        let spec = Spec {
+            mount: Some(points.join("soak")),
+            mount_options: options,
+            ..Spec::new(&dir.join("cluster"))
+        };
         let cluster = Cluster::up(&spec, &bench.binaries, &bench.interrupt)?;
         let dir = dir.to_path_buf();
-        let mut soak = Soak { bench, cluster, other: None, dir, programs: Vec::new(), most: Vec::new() };
-        soak.other = Some(soak.cluster.mount_also("hostile", &points.join("soak-hostile"), &bench.interrupt)?);
+        let mut soak =
+            Soak { bench, cluster, other: None, dir, programs: Vec::new(), most: Vec::new() };
+        soak.other = Some(soak.cluster.mount_also(
+            "hostile",
+            &points.join("soak-hostile"),
+            &bench.interrupt,
+        )?);
         Ok(soak)
     }
 
@@ -127,7 +137,15 @@ impl<'a> Soak<'a> {
             let python = self.python("hostile.py", HOSTILE, &dir, seed + number)?;
             let mut command = Command::new("setpriv");
             // root's PATH may lead where only root may go.
-            command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--reset-env", "--"]);
+            command.args([
+                "--reuid",
+                NOBODY,
+                "--regid",
+                NOBODY,
+                "--clear-groups",
+                "--reset-env",
+                "--",
+            ]);
             command.arg(python.get_program()).args(python.get_args());
             self.spawn(&format!("hostile-{number}"), &mut command)?;
         }
@@ -159,7 +177,10 @@ impl<'a> Soak<'a> {
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();
                 let most = self.most.iter().map(|(_, bytes)| bytes >> 20).max().unwrap_or(0);
-                println!("{} min: no process held more than {most} MiB", begin.elapsed().as_secs() / 60);
+                println!(
+                    "{} min: no process held more than {most} MiB",
+                    begin.elapsed().as_secs() / 60
+                );
             }
         }
         Ok(())
@@ -168,7 +189,11 @@ impl<'a> Soak<'a> {
     fn look(&mut self) -> Outcome {
         for (name, program) in &mut self.programs {
             let output = self.dir.join(format!("{name}.out"));
-            ensure!(!program.has_ended(), "{name} has ended: {}", std::fs::read_to_string(output).unwrap_or_default());
+            ensure!(
+                !program.has_ended(),
+                "{name} has ended: {}",
+                std::fs::read_to_string(output).unwrap_or_default()
+            );
         }
         let mut daemons = self.cluster.all();
         daemons.extend(self.other.iter().map(|other| other.daemon().clone()));

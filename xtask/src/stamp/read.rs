@@ -1,4 +1,5 @@
-//! A reader beside a writer: it reads what does not change, and tells how long it stood still at most.
+//! A reader beside a writer: it reads what does not change, and tells how long it stood still at
+//! most.
 
 use crate::error::{Context, Outcome, ensure};
 use rustix::fs::OFlags;
@@ -15,8 +16,8 @@ const ALIGN_BYTES: usize = 4096;
 /// Between two reads: others need this machine, too.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Reads blocks of the files in `dir` with O_DIRECT, in turn, until `stop` exists, and compares them with those in
-/// `copies`. For each a byte goes to `notes`.
+/// Reads blocks of the files in `dir` with O_DIRECT, in turn, until `stop` exists, and compares
+/// them with those in `copies`. For each a byte goes to `notes`.
 ///
 /// # Errors
 /// When a read fails or gives other bytes.
@@ -24,7 +25,8 @@ pub fn run(dir: &Path, copies: &Path, notes: &Path, stop: &Path) -> Outcome {
     let mut files: Vec<(File, Vec<u8>)> = Vec::new();
     for entry in fs::read_dir(copies).doing(|| "cannot list the copies")?.flatten() {
         let path = dir.join(entry.file_name());
-        let file = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(&path);
+        let file =
+            OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(&path);
         let copy = fs::read(entry.path()).doing(|| "cannot read a copy")?;
         files.push((file.doing(|| format!("cannot open {}", path.display()))?, copy));
     }
@@ -38,7 +40,9 @@ pub fn run(dir: &Path, copies: &Path, notes: &Path, stop: &Path) -> Outcome {
         let (file, copy) = &files[reads % files.len()];
         let at = reads / files.len() * BLOCK_BYTES % copy.len();
         let begin = Instant::now();
-        let read = file.read_at(buffer, at as u64).doing(|| format!("read of {BLOCK_BYTES} bytes at {at}"))?;
+        let read = file
+            .read_at(buffer, at as u64)
+            .doing(|| format!("read of {BLOCK_BYTES} bytes at {at}"))?;
         longest = longest.max(begin.elapsed());
         let wanted = &copy[at..copy.len().min(at + BLOCK_BYTES)];
         ensure!(buffer[..read] == *wanted, "the {read} bytes at {at} are others than were written");

@@ -17,7 +17,9 @@ use std::path::PathBuf;
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     if let Some(rig) = Rig::start("disk", bench, report, |spec| spec)? {
-        report.case("disk", "flipped bytes are served right, counted, and repaired", || flipped(bench, &rig))?;
+        report.case("disk", "flipped bytes are served right, counted, and repaired", || {
+            flipped(bench, &rig)
+        })?;
         report.case("disk", "a torn journal tail is cut", || torn_tail(bench, &rig))?;
         rig.finish(bench, report)?;
     }
@@ -47,13 +49,18 @@ fn flipped(bench: &Bench, rig: &Rig) -> Outcome {
     let line = format!("cp '{}' flipped; sync flipped", copy.display());
     bench.shell(rig.mount(), &line, 20)?;
     // One needle per chunk; with k = 2 neighbouring chunks lie on different storage daemons.
-    let needles: Vec<&[u8]> = [100usize, 701].iter().map(|chunk| &bytes[chunk * 512..chunk * 512 + 64]).collect();
+    let needles: Vec<&[u8]> =
+        [100usize, 701].iter().map(|chunk| &bytes[chunk * 512..chunk * 512 + 64]).collect();
     let mut spots = Vec::new();
     rig.wait_for(bench, "the file's bytes in fragment files", 40, || {
         spots.clear();
         for needle in &needles {
             for osd in 0..rig.cluster.layout().osds.len() {
-                spots.extend(find(rig, osd, needle)?.into_iter().map(|(path, at)| (osd, path, at, needle.to_vec())));
+                spots.extend(
+                    find(rig, osd, needle)?
+                        .into_iter()
+                        .map(|(path, at)| (osd, path, at, needle.to_vec())),
+                );
             }
         }
         Ok(spots.len() >= needles.len())
@@ -66,15 +73,23 @@ fn flipped(bench: &Bench, rig: &Rig) -> Outcome {
     rig.remount(bench)?;
     bench.shell(rig.mount(), &format!("cmp flipped '{}'", copy.display()), 30)?;
     let flips = spots.len() as u64;
-    // A read that finds one storage daemon late takes the others' chunks: then the flipped byte is met by a later one.
+    // A read that finds one storage daemon late takes the others' chunks: then the flipped byte is
+    // met by a later one.
     let read = "dd if=flipped of=/dev/null bs=1M iflag=direct status=none";
-    rig.wait_for(bench, "corrupt_found and corrupt_repaired in `trefoil status --json`", 30, || {
-        bench.shell(rig.mount(), read, 30)?;
-        let found = rig.osd_sum(bench, "corrupt_found")?;
-        Ok(found >= found_before + flips && rig.osd_sum(bench, "corrupt_repaired")? >= flips)
-    })?;
+    rig.wait_for(
+        bench,
+        "corrupt_found and corrupt_repaired in `trefoil status --json`",
+        30,
+        || {
+            bench.shell(rig.mount(), read, 30)?;
+            let found = rig.osd_sum(bench, "corrupt_found")?;
+            Ok(found >= found_before + flips && rig.osd_sum(bench, "corrupt_repaired")? >= flips)
+        },
+    )?;
     rig.wait_for(bench, "the bytes on disk are right again", 30, || {
-        let whole = |(osd, _, _, needle): &(usize, PathBuf, u64, Vec<u8>)| Ok(!find(rig, *osd, needle)?.is_empty());
+        let whole = |(osd, _, _, needle): &(usize, PathBuf, u64, Vec<u8>)| {
+            Ok(!find(rig, *osd, needle)?.is_empty())
+        };
         spots.iter().try_fold(true, |all, spot| Ok(all && whole(spot)?))
     })?;
     bench.shell(rig.mount(), &format!("cmp flipped '{}'", copy.display()), 30).map(drop)
@@ -88,7 +103,8 @@ fn torn_tail(bench: &Bench, rig: &Rig) -> Outcome {
     let root = rig.cluster.data_dir("osd-1");
     let tree = Tree::list(&root, u64::MAX, u64::MAX)?;
     let in_journal = |p: &&PathBuf| p.components().any(|c| c.as_os_str() == "journal");
-    let mut journals: Vec<PathBuf> = tree.paths.iter().filter(in_journal).map(|p| root.join(p)).collect();
+    let mut journals: Vec<PathBuf> =
+        tree.paths.iter().filter(in_journal).map(|p| root.join(p)).collect();
     journals.retain(|p| p.is_file());
     ensure!(!journals.is_empty(), "no journal below {}", root.display());
     for journal in &journals {

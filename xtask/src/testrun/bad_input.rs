@@ -27,8 +27,14 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let tests: [RigTest; 15] = [
         ("a misspelt key is refused and the right one named", misspelt_key),
         ("a configuration that is missing or no TOML is refused", broken_config),
-        ("a setting of the messenger that is out of range is refused with what is allowed", messenger_settings),
-        ("an address that nobody can dial is refused, and the key for another one named", addresses),
+        (
+            "a setting of the messenger that is out of range is refused with what is allowed",
+            messenger_settings,
+        ),
+        (
+            "an address that nobody can dial is refused, and the key for another one named",
+            addresses,
+        ),
         ("a port in use is named", port_in_use),
         ("a second start on the same directory says who holds it", second_start),
         ("a data directory of another cluster is refused untouched", other_cluster),
@@ -54,7 +60,11 @@ fn refuses(bench: &Bench, command: &mut Command, words: &[&str]) -> Outcome {
     let run = exec::run(command, REFUSAL_MAX, &bench.interrupt)?;
     let said = format!("{}{}", run.stdout, run.stderr);
     ensure!(!run.ok(), "it was accepted, and said: {said}");
-    ensure!(run.status.code().is_some() && !said.contains("panicked at"), "{}: {said}", exec::how(run.status));
+    ensure!(
+        run.status.code().is_some() && !said.contains("panicked at"),
+        "{}: {said}",
+        exec::how(run.status)
+    );
     let lower = said.to_lowercase();
     if let Some(word) = words.iter().find(|w| !lower.contains(&w.to_lowercase())) {
         return fail(format!("it is refused, but `{word}` is not in what it says: {said}"));
@@ -67,7 +77,11 @@ fn daemon(rig: &Rig, name: &str, config: &str) -> Outcome<Command> {
     let path = rig.scratch("conf")?.join(format!("{}.toml", name.replace(' ', "-")));
     fs::write(&path, config).doing(|| "cannot write a configuration")?;
     let mut command = rig.cluster.command("osd-daemon");
-    command.env_remove("TREFOIL_MONITOR").arg("--config").arg(path).current_dir(rig.scratch("cwd")?);
+    command
+        .env_remove("TREFOIL_MONITOR")
+        .arg("--config")
+        .arg(path)
+        .current_dir(rig.scratch("cwd")?);
     Ok(command)
 }
 
@@ -75,20 +89,31 @@ fn misspelt_key(bench: &Bench, rig: &Rig) -> Outcome {
     let data = rig.scratch("misspelt")?;
     let config = format!("data_dir = {:?}\nosd_cuont = 3\n", data.display().to_string());
     refuses(bench, &mut daemon(rig, "misspelt", &config)?, &["osd_cuont", "osd_count"])?;
-    ensure!(fs::read_dir(&data).doing(|| "readdir")?.next().is_none(), "something was made in the data directory");
+    ensure!(
+        fs::read_dir(&data).doing(|| "readdir")?.next().is_none(),
+        "something was made in the data directory"
+    );
     refuses(bench, rig.cluster.command("osd-daemon").arg("--no-such-flag"), &["--no-such-flag"])
 }
 
 fn broken_config(bench: &Bench, rig: &Rig) -> Outcome {
     refuses(bench, &mut daemon(rig, "broken", "roles = [\"osd\"\n")?, &["broken.toml"])?;
     refuses(bench, &mut daemon(rig, "range", "pool_k = 99\nosd_count = 200\n")?, &["pool_k"])?;
-    refuses(bench, rig.cluster.command("osd-daemon").args(["--config", "/no/such.toml"]), &["/no/such.toml"])
+    refuses(
+        bench,
+        rig.cluster.command("osd-daemon").args(["--config", "/no/such.toml"]),
+        &["/no/such.toml"],
+    )
 }
 
 fn messenger_settings(bench: &Bench, rig: &Rig) -> Outcome {
     let data = rig.scratch("messenger")?;
     let cases: [(&str, &str, &[&str]); 6] = [
-        ("ms_mapping", "\"fastest\"", &["round-robin, traffic-aware, shared, lcam, handoff, core-affine"]),
+        (
+            "ms_mapping",
+            "\"fastest\"",
+            &["round-robin, traffic-aware, shared, lcam, handoff, core-affine"],
+        ),
         ("ms_workers", "0", &["must be from 2 to 256"]),
         ("ms_placement_interval_ms", "0", &["allowed are 1 ms to 3600s"]),
         ("ms_lock_threshold", "2", &["above 0 and up to 1"]),
@@ -96,11 +121,17 @@ fn messenger_settings(bench: &Bench, rig: &Rig) -> Outcome {
         ("ms_connections_max", "4294967295", &["must be from 16 to", "open files"]),
     ];
     for (key, value, allowed) in cases {
-        let config = format!("data_dir = {:?}\nosd_op_threads = 2\n{key} = {value}\n", data.display().to_string());
+        let config = format!(
+            "data_dir = {:?}\nosd_op_threads = 2\n{key} = {value}\n",
+            data.display().to_string()
+        );
         let words = [&[key], allowed].concat();
         refuses(bench, &mut daemon(rig, "messenger", &config)?, &words).doing(|| key.to_owned())?;
     }
-    ensure!(fs::read_dir(&data).doing(|| "readdir")?.next().is_none(), "something was made in the data directory");
+    ensure!(
+        fs::read_dir(&data).doing(|| "readdir")?.next().is_none(),
+        "something was made in the data directory"
+    );
     Ok(())
 }
 
@@ -114,16 +145,24 @@ fn addresses(bench: &Bench, rig: &Rig) -> Outcome {
     ];
     for (key, value, word) in cases {
         let config = format!("data_dir = {:?}\n{key} = \"{value}\"\n", data.display().to_string());
-        refuses(bench, &mut daemon(rig, "address", &config)?, &[key, word]).doing(|| key.to_owned())?;
+        refuses(bench, &mut daemon(rig, "address", &config)?, &[key, word])
+            .doing(|| key.to_owned())?;
     }
-    ensure!(fs::read_dir(&data).doing(|| "readdir")?.next().is_none(), "something was made in the data directory");
+    ensure!(
+        fs::read_dir(&data).doing(|| "readdir")?.next().is_none(),
+        "something was made in the data directory"
+    );
     let osd = rig.cluster.layout().osds[0].to_string();
     let mut status = rig.cluster.command("trefoil");
     refuses(bench, status.args(["--monitor", &osd, "status"]), &["no monitor"])?;
     let point = rig.scratch("points")?;
     refuses(bench, &mut mount(rig, rig.cluster.layout().osds[0], &point), &["no monitor"])?;
     let mut misspelt = mount(rig, rig.cluster.layout().monitor, &point);
-    refuses(bench, misspelt.args(["-o", "readpolicy=fastest"]), &["did you mean `read_policy`", "fuse-client mount"])
+    refuses(
+        bench,
+        misspelt.args(["-o", "readpolicy=fastest"]),
+        &["did you mean `read_policy`", "fuse-client mount"],
+    )
 }
 
 fn port_in_use(bench: &Bench, rig: &Rig) -> Outcome {
@@ -153,7 +192,9 @@ fn second_start(bench: &Bench, rig: &Rig) -> Outcome {
         for (name, ports) in names.iter().zip(ports.chunks_exact(2)) {
             starts.push(scope.spawn(move || second_start_of(bench, rig, name, ports)));
         }
-        starts.into_iter().try_for_each(|start| start.join().unwrap_or_else(|_| fail("it panicked")))
+        starts
+            .into_iter()
+            .try_for_each(|start| start.join().unwrap_or_else(|_| fail("it panicked")))
     })
 }
 
@@ -176,7 +217,8 @@ fn second_start_of(bench: &Bench, rig: &Rig, name: &str, ports: &[SocketAddr]) -
 /// Every file named `superblock` below a directory.
 fn superblocks(dir: &Path) -> Outcome<Vec<PathBuf>> {
     let tree = crate::tree::Tree::list(dir, u64::MAX, u64::MAX)?;
-    let found: Vec<PathBuf> = tree.paths.iter().filter(|p| p.ends_with("superblock")).map(|p| dir.join(p)).collect();
+    let found: Vec<PathBuf> =
+        tree.paths.iter().filter(|p| p.ends_with("superblock")).map(|p| dir.join(p)).collect();
     ensure!(!found.is_empty(), "no superblock below {}", dir.display());
     Ok(found)
 }
@@ -188,10 +230,19 @@ fn other_cluster(bench: &Bench, rig: &Rig) -> Outcome {
         rig.cluster.stop("osd-1", &bench.interrupt)?;
         let ours = rig.cluster.data_dir("osd-1");
         let theirs = other.data_dir("osd-1").display().to_string();
-        let config = other.layout().config("osd-1", other.dir())?.replace(&theirs, &ours.display().to_string());
-        let before = superblocks(&ours)?.iter().map(|p| fs::read(p).unwrap_or_default()).collect::<Vec<_>>();
-        let refused = refuses(bench, &mut daemon(rig, "other", &config)?, &["cluster", &ours.display().to_string()]);
-        let after = superblocks(&ours)?.iter().map(|p| fs::read(p).unwrap_or_default()).collect::<Vec<_>>();
+        let config = other
+            .layout()
+            .config("osd-1", other.dir())?
+            .replace(&theirs, &ours.display().to_string());
+        let before =
+            superblocks(&ours)?.iter().map(|p| fs::read(p).unwrap_or_default()).collect::<Vec<_>>();
+        let refused = refuses(
+            bench,
+            &mut daemon(rig, "other", &config)?,
+            &["cluster", &ours.display().to_string()],
+        );
+        let after =
+            superblocks(&ours)?.iter().map(|p| fs::read(p).unwrap_or_default()).collect::<Vec<_>>();
         rig.cluster.start("osd-1", &bench.interrupt)?;
         refused?;
         ensure!(before == after, "the superblock was changed");
@@ -222,7 +273,8 @@ fn other_format(bench: &Bench, rig: &Rig) -> Outcome {
         ensure!(after == bytes, "the superblock was changed");
         Ok(())
     };
-    let outcome = attempt(&future, &["format", "77"]).and_then(|()| attempt(&damaged, &["damaged"]));
+    let outcome =
+        attempt(&future, &["format", "77"]).and_then(|()| attempt(&damaged, &["damaged"]));
     fs::write(&path, good).doing(|| "cannot restore the superblock")?;
     rig.cluster.start("osd-2", &bench.interrupt)?;
     outcome.and_then(|()| rig.wait_clean(bench, 60))
@@ -239,7 +291,11 @@ fn read_only(bench: &Bench, rig: &Rig) -> Outcome {
         ports[1],
         ports[2]
     );
-    let outcome = refuses(bench, &mut daemon(rig, "read-only", &config)?, &["read-only", &dir.display().to_string()]);
+    let outcome = refuses(
+        bench,
+        &mut daemon(rig, "read-only", &config)?,
+        &["read-only", &dir.display().to_string()],
+    );
     crate::mounts::clear(&dir);
     outcome
 }
@@ -278,12 +334,17 @@ fn not_mounted(bench: &Bench, rig: &Rig) -> Outcome {
     refuses(bench, rig.cluster.command("fuse-client").arg("umount").arg(&point), &["not"])
 }
 
-/// The client died and its mount is left: mounting again works, or says how to take the old one away.
+/// The client died and its mount is left: mounting again works, or says how to take the old one
+/// away.
 fn stale_mount_point(bench: &Bench, rig: &Rig) -> Outcome {
     let client = rig.cluster.daemon(MOUNT)?;
     client.kill()?;
     let again = rig.cluster.start(MOUNT, &bench.interrupt);
-    let usable = bench.shell(Path::new("/"), &format!("cd '{}'; echo on > on; cat on", rig.mount().display()), 15);
+    let usable = bench.shell(
+        Path::new("/"),
+        &format!("cd '{}'; echo on > on; cat on", rig.mount().display()),
+        15,
+    );
     match (again, usable) {
         (Ok(()), Ok(_)) => Ok(()),
         (again, usable) => {
@@ -292,13 +353,18 @@ fn stale_mount_point(bench: &Bench, rig: &Rig) -> Outcome {
             let _ = client.kill();
             crate::mounts::clear(rig.mount());
             rig.cluster.start(MOUNT, &bench.interrupt)?;
-            ensure!(last.contains("umount"), "neither mounted over nor explained: {again:?} {} {last}", usable.is_ok());
+            ensure!(
+                last.contains("umount"),
+                "neither mounted over nor explained: {again:?} {} {last}",
+                usable.is_ok()
+            );
             Ok(())
         }
     }
 }
 
-/// Zeros, noise, a frame of nearly the right form, half-open connections: to every port, many times.
+/// Zeros, noise, a frame of nearly the right form, half-open connections: to every port, many
+/// times.
 fn garbage(bench: &Bench, rig: &Rig) -> Outcome {
     let layout: &layout::Layout = rig.cluster.layout();
     bench.shell(rig.mount(), "head -c 2000000 /dev/urandom > before; sync before", 20)?;
@@ -307,7 +373,9 @@ fn garbage(bench: &Bench, rig: &Rig) -> Outcome {
         for address in [layout.monitor, layout.mds].iter().chain(&layout.osds) {
             let stream = TcpStream::connect_timeout(address, Duration::from_secs(5));
             let mut stream = stream.doing(|| format!("{address} takes no connection any more"))?;
-            stream.set_read_timeout(Some(Duration::from_millis(30))).doing(|| "cannot set a time-out")?;
+            stream
+                .set_read_timeout(Some(Duration::from_millis(30)))
+                .doing(|| "cannot set a time-out")?;
             let mut bytes = vec![0u8; 64 << (round % 8)];
             if round % 3 != 0 {
                 fastrand::Rng::with_seed(round).fill(&mut bytes);
@@ -331,7 +399,10 @@ fn garbage(bench: &Bench, rig: &Rig) -> Outcome {
     }
     rig.remount(bench)?;
     bench.shell(rig.mount(), "md5sum before; echo after > after; sync after; cat after", 20)?;
-    ensure!(crate::cluster::is_clean(&rig.cluster.status(&bench.interrupt)?), "the cluster is not clean any more");
+    ensure!(
+        crate::cluster::is_clean(&rig.cluster.status(&bench.interrupt)?),
+        "the cluster is not clean any more"
+    );
     drop(open);
     Ok(())
 }

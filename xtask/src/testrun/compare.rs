@@ -1,5 +1,5 @@
-//! `cargo xtask compare` with its smallest cells: the report must have every row, from every system. What is measured in
-//! so short a time is not looked at.
+//! `cargo xtask compare` with its smallest cells: the report must have every row, from every
+//! system. What is measured in so short a time is not looked at.
 
 use super::Bench;
 use super::report::Report;
@@ -36,7 +36,9 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
-    report.case("compare", "what makes no sense is refused, and told what would", || bad_arguments(bench))?;
+    report.case("compare", "what makes no sense is refused, and told what would", || {
+        bad_arguments(bench)
+    })?;
     report.case(
         "compare",
         "a run beside GlusterFS and ext4 on a given disk writes a complete report and leaves nothing",
@@ -59,31 +61,67 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
             Ok(())
         },
     )?;
-    report.case("compare", "a sweep of two settings measures each value beside the defaults", || {
-        let dir = tempfile::tempdir().doing(|| "cannot make a directory")?;
-        let out = dir.path().join("run");
-        let mut command = bench.xtask(&["sweep", "--set", "osd_disk_threads=1", "--set", "mount.buffer_pools=1"]);
-        command.args(["--size", "smoke", "--only", "randread-4k,create", "--out"]).arg(&out);
-        bench.run(&mut command, RUN_SECONDS_MAX).inspect_err(|_| compare::sweep(&compare::places(bench)))?;
-        let text = read(&out.join("report.md"))?;
-        for part in
-            ["## randread-4k", "## create", "| `trefoil` |", "| `osd_disk_threads=1` |", "| `mount.buffer_pools=1` |"]
-        {
-            ensure!(text.contains(part), "the report lacks `{part}`");
-        }
-        nothing_is_left(&compare::places(bench))
-    })?;
-    report.case("compare", "a sweep over requests in flight, with an OSD slowed, has a figure and the locks", || {
-        let dir = tempfile::tempdir().doing(|| "cannot make a directory")?;
-        let out = dir.path().join("run");
-        let mut command =
-            bench.xtask(&["sweep", "--set", "mount.op_history=locked", "--set", "mount.read_policy=fastest"]);
-        command.args(["--with", "mount.hedge_delay=0.01", "--slow-osd", "5", "--iodepth", "2,1", "--size", "smoke"]);
-        command.args(["--only", "randread-4k", "--out"]).arg(&out);
-        bench.run(&mut command, RUN_SECONDS_MAX).inspect_err(|_| compare::sweep(&compare::places(bench)))?;
-        check_series(&out)?;
-        nothing_is_left(&compare::places(bench))
-    })
+    report.case(
+        "compare",
+        "a sweep of two settings measures each value beside the defaults",
+        || {
+            let dir = tempfile::tempdir().doing(|| "cannot make a directory")?;
+            let out = dir.path().join("run");
+            let mut command = bench.xtask(&[
+                "sweep",
+                "--set",
+                "filestore_op_threads=1",
+                "--set",
+                "mount.buffer_pools=1",
+            ]);
+            command.args(["--size", "smoke", "--only", "randread-4k,create", "--out"]).arg(&out);
+            bench
+                .run(&mut command, RUN_SECONDS_MAX)
+                .inspect_err(|_| compare::sweep(&compare::places(bench)))?;
+            let text = read(&out.join("report.md"))?;
+            for part in [
+                "## randread-4k",
+                "## create",
+                "| `trefoil` |",
+                "| `filestore_op_threads=1` |",
+                "| `mount.buffer_pools=1` |",
+            ] {
+                ensure!(text.contains(part), "the report lacks `{part}`");
+            }
+            nothing_is_left(&compare::places(bench))
+        },
+    )?;
+    report.case(
+        "compare",
+        "a sweep over requests in flight, with an OSD slowed, has a figure and the locks",
+        || {
+            let dir = tempfile::tempdir().doing(|| "cannot make a directory")?;
+            let out = dir.path().join("run");
+            let mut command = bench.xtask(&[
+                "sweep",
+                "--set",
+                "mount.op_history=locked",
+                "--set",
+                "mount.read_policy=fastest",
+            ]);
+            command.args([
+                "--with",
+                "mount.hedge_delay=0.01",
+                "--slow-osd",
+                "5",
+                "--iodepth",
+                "2,1",
+                "--size",
+                "smoke",
+            ]);
+            command.args(["--only", "randread-4k", "--out"]).arg(&out);
+            bench
+                .run(&mut command, RUN_SECONDS_MAX)
+                .inspect_err(|_| compare::sweep(&compare::places(bench)))?;
+            check_series(&out)?;
+            nothing_is_left(&compare::places(bench))
+        },
+    )
 }
 
 /// What a sweep over requests in flight has to write.
@@ -100,14 +138,28 @@ fn check_series(out: &Path) -> Outcome {
         ensure!(text.contains(part), "the report lacks `{part}`:\n{text}");
     }
     let svg = read(&out.join("randread-4k.svg"))?;
-    ensure!(svg.contains(">mount.read_policy=fastest<") && !svg.contains("NaN"), "the figure lacks a line: {svg}");
+    ensure!(
+        svg.contains(">mount.read_policy=fastest<") && !svg.contains("NaN"),
+        "the figure lacks a line: {svg}"
+    );
     let raw = read(&out.join("raw.jsonl"))?;
-    ensure!(raw.lines().count() == 6, "{} lines of raw data instead of three settings twice", raw.lines().count());
+    ensure!(
+        raw.lines().count() == 6,
+        "{} lines of raw data instead of three settings twice",
+        raw.lines().count()
+    );
     for line in raw.lines() {
-        let sample: serde_json::Value = serde_json::from_str(line).doing(|| "raw.jsonl is not JSON")?;
-        let is_used = |lock: &serde_json::Value| lock["taken"].as_u64().is_some_and(|taken| taken > 0);
-        let locks = sample["locks"].as_array().is_some_and(|locks| !locks.is_empty() && locks.iter().all(is_used));
-        ensure!(locks && sample["operations"].as_f64().is_some_and(|count| count > 0.0), "no locks in {line}");
+        let sample: serde_json::Value =
+            serde_json::from_str(line).doing(|| "raw.jsonl is not JSON")?;
+        let is_used =
+            |lock: &serde_json::Value| lock["taken"].as_u64().is_some_and(|taken| taken > 0);
+        let locks = sample["locks"]
+            .as_array()
+            .is_some_and(|locks| !locks.is_empty() && locks.iter().all(is_used));
+        ensure!(
+            locks && sample["operations"].as_f64().is_some_and(|count| count > 0.0),
+            "no locks in {line}"
+        );
     }
     Ok(())
 }
@@ -136,27 +188,38 @@ fn bad_arguments(bench: &Bench) -> Outcome {
     for (arguments, words) in cases {
         let mut command = bench.xtask(&["compare"]);
         let run = exec::run(command.args(arguments), Duration::from_secs(60), &bench.interrupt)?;
-        ensure!(!run.ok() && run.stderr.contains(words), "{arguments:?} does not say `{words}`:\n{}", run.tail());
+        ensure!(
+            !run.ok() && run.stderr.contains(words),
+            "{arguments:?} does not say `{words}`:\n{}",
+            run.tail()
+        );
     }
     Ok(())
 }
 
 /// Every cell has a row for each peer, with the numbers of all that have it.
 fn check_summary(out: &Path) -> Outcome {
-    let rows: Vec<serde_json::Value> =
-        serde_json::from_str(&read(&out.join("summary.json"))?).doing(|| "summary.json is not JSON")?;
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&read(&out.join("summary.json"))?)
+        .doing(|| "summary.json is not JSON")?;
     for (cell, metric) in CELLS {
         for peer in PEERS {
-            let of_it =
-                |row: &&serde_json::Value| row["cell"] == cell && row["metric"] == metric && row["peer_name"] == peer;
+            let of_it = |row: &&serde_json::Value| {
+                row["cell"] == cell && row["metric"] == metric && row["peer_name"] == peer
+            };
             let Some(row) = rows.iter().find(of_it) else {
                 return fail(format!("no row of {cell}, {metric}, {peer}"));
             };
             // A directory has no processes.
-            let fields: &[&str] =
-                if (cell, peer) == ("memory", "ext4") { &["trefoil"] } else { &["peer", "trefoil", "ratio"] };
+            let fields: &[&str] = if (cell, peer) == ("memory", "ext4") {
+                &["trefoil"]
+            } else {
+                &["peer", "trefoil", "ratio"]
+            };
             for field in fields {
-                ensure!(row[field].as_f64().is_some_and(|value| value > 0.0), "no {field} in {row}");
+                ensure!(
+                    row[field].as_f64().is_some_and(|value| value > 0.0),
+                    "no {field} in {row}"
+                );
             }
         }
     }
@@ -165,7 +228,10 @@ fn check_summary(out: &Path) -> Outcome {
     for row in &rows {
         for field in ["peer", "trefoil", "ratio"] {
             let value = &row[field];
-            ensure!(value.is_null() || value.as_f64().is_some_and(|value| value >= 0.0), "{field} is no number: {row}");
+            ensure!(
+                value.is_null() || value.as_f64().is_some_and(|value| value >= 0.0),
+                "{field} is no number: {row}"
+            );
         }
     }
     Ok(())
@@ -187,11 +253,18 @@ fn check_files(out: &Path) -> Outcome {
     for absent in ["## What failed", "NaN", " inf ", "was not over"] {
         ensure!(!report.contains(absent), "the report has `{absent}`:\n{report}");
     }
-    ensure!(CELLS.iter().all(|(cell, _)| report.contains(&format!("| {cell} |"))), "a cell is not in the report");
+    ensure!(
+        CELLS.iter().all(|(cell, _)| report.contains(&format!("| {cell} |"))),
+        "a cell is not in the report"
+    );
     let raw = read(&out.join("raw.jsonl"))?;
     let systems = PEERS.len() + 1;
     // No memory of a directory.
-    ensure!(raw.lines().count() == CELLS.len() * systems - 1, "{} lines of raw data", raw.lines().count());
+    ensure!(
+        raw.lines().count() == CELLS.len() * systems - 1,
+        "{} lines of raw data",
+        raw.lines().count()
+    );
     for name in ["report.md", "summary.json", "raw.jsonl", "run.json"] {
         let path = out.join(name);
         let bytes = path.metadata().doing(|| format!("cannot look at {}", path.display()))?.len();

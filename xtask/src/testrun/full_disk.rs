@@ -1,8 +1,10 @@
 //! Disks that are full: writers are told, and what is there can be read, healed and deleted.
 //!
-//! Each storage daemon has a small file system in memory. Writers note the sum of every file that an fsync has promised them; on a
-//! mount that answers early, of every file that was written and closed without an error.
+//! Each storage daemon has a small file system in memory. Writers note the sum of every file that
+//! an fsync has promised them; on a mount that answers early, of every file that was written and
+//! closed without an error.
 
+mod reserved;
 mod services;
 
 use super::report::Report;
@@ -38,8 +40,9 @@ const SYNCED: Files = Files { bytes: 4_000_000, promise: "sync" };
 /// Small enough that many are on their way when the disks are full.
 const CLOSED: Files = Files { bytes: 200_000, promise: "true" };
 
-/// Writes files, and notes the sums of those that are promised. `$1`: the writer, `$2`: the notes, `$3`: files at most, `$4`: bytes of
-/// a file, `$5`: the command that makes a written file a promised one. Ends well when all are written, or when there is no space.
+/// Writes files, and notes the sums of those that are promised. `$1`: the writer, `$2`: the notes,
+/// `$3`: files at most, `$4`: bytes of a file, `$5`: the command that makes a written file a
+/// promised one. Ends well when all are written, or when there is no space.
 const WRITER: &str = r#"
 set -u -o pipefail
 export LC_ALL=C
@@ -61,38 +64,52 @@ done
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
-    let mut prepared = Ok(());
-    let small = |spec| small_disks(bench, spec, &mut prepared);
-    let Some(rig) = Rig::start("full", bench, report, small)? else { return Ok(()) };
+    filling(bench, report)?;
+    behind(bench, report)?;
+    reserved::run(bench, report)?;
+    services::run(bench, report)
+}
+
+fn filling(bench: &Bench, report: &mut Report) -> Outcome {
     let tests: [RigTest; 4] = [
-        ("full: writers get ENOSPC while a storage daemon is away, all they synced is there", |bench, rig| {
-            filled(bench, rig, &SYNCED)
-        }),
+        (
+            "full: writers get ENOSPC while a storage daemon is away, all they synced is there",
+            |bench, rig| filled(bench, rig, &SYNCED),
+        ),
         ("full: the one that was away heals, and any two suffice", healed),
         ("full: what is removed can be written again", freed),
         ("full: three mounts at once fill them again, all shards match", filled_by_three),
     ];
+    if !tests.iter().any(|(name, _)| report.wants_test("disk", name)) {
+        return Ok(());
+    }
+    let mut prepared = Ok(());
+    let small = |spec| small_disks(bench, spec, &mut prepared);
+    let Some(rig) = Rig::start("full", bench, report, small)? else { return Ok(()) };
     report.case("disk", "full: small disks are mounted", || prepared)?;
     for (name, test) in tests {
         report.case("disk", name, || test(bench, &rig))?;
     }
-    rig.finish(bench, report)?;
-    behind(bench, report)
+    rig.finish(bench, report)
 }
 
 /// A mount that answers early answers nothing that the disks refuse then.
 fn behind(bench: &Bench, report: &mut Report) -> Outcome {
+    let name = "full: writers get ENOSPC while a storage daemon is away, all they closed is there";
+    if !report.wants_test("disk", name) {
+        return Ok(());
+    }
     let mut prepared = Ok(());
-    let small = |spec| Spec { mount_options: ANSWERS_EARLY.into(), ..small_disks(bench, spec, &mut prepared) };
+    let small = |spec| Spec {
+        mount_options: ANSWERS_EARLY.into(),
+        ..small_disks(bench, spec, &mut prepared)
+    };
     let Some(rig) = Rig::start("full-behind", bench, report, small)? else { return Ok(()) };
     report.phase("write-behind");
     report.case("disk", "full: small disks are mounted", || prepared)?;
-    report.case("disk", "full: writers get ENOSPC while a storage daemon is away, all they closed is there", || {
-        filled(bench, &rig, &CLOSED)
-    })?;
+    report.case("disk", name, || filled(bench, &rig, &CLOSED))?;
     report.phase("");
-    rig.finish(bench, report)?;
-    services::run(bench, report)
+    rig.finish(bench, report)
 }
 
 /// A cluster whose storage daemons have small disks.
@@ -105,26 +122,39 @@ fn small_disk(bench: &Bench, spec: &Spec, id: u32) -> Outcome {
     let dir = spec.dir.join("data").join(osd_name(id as usize));
     fs::create_dir_all(&dir).doing(|| "cannot make a data directory")?;
     let size = format!("size={DISK_MIB}m");
-    bench.run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&dir), 10).map(drop)
+    bench
+        .run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&dir), 10)
+        .map(drop)
 }
 
-/// Several writers at once, over the mounts at `points`, each of at most so many files; all of them must end well. Gives how many
-/// met a full disk.
-fn write(bench: &Bench, rig: &Rig, points: &[&Path], round: &str, files: &Files, files_max: u32) -> Outcome<usize> {
+/// Several writers at once, over the mounts at `points`, each of at most so many files; all of them
+/// must end well. Gives how many met a full disk.
+fn write(
+    bench: &Bench,
+    rig: &Rig,
+    points: &[&Path],
+    round: &str,
+    files: &Files,
+    files_max: u32,
+) -> Outcome<usize> {
     let notes = rig.scratch("notes")?;
     let start = |writer: usize| {
         let of = format!("{round}{writer}");
         let mut command = Command::new("bash");
         command.args(["-c", WRITER, "writer", &of]).arg(notes.join(&of));
         command.args([&files_max.to_string(), &files.bytes.to_string(), files.promise]);
-        background(command.current_dir(points[writer % points.len()]), &notes.join(format!("{of}.out")))
+        background(
+            command.current_dir(points[writer % points.len()]),
+            &notes.join(format!("{of}.out")),
+        )
     };
     let writers: Vec<Background> = (0..WRITERS).map(start).collect::<Outcome<_>>()?;
     writers.into_iter().try_for_each(|writer| writer.finish(bench, FILL_SECONDS).map(drop))?;
     Ok((0..WRITERS).filter(|writer| notes.join(format!("{round}{writer}.full")).exists()).count())
 }
 
-/// Everything that was promised and not removed is there, with no cache of the client left. Gives how many files that are.
+/// Everything that was promised and not removed is there, with no cache of the client left. Gives
+/// how many files that are.
 fn compare(bench: &Bench, rig: &Rig) -> Outcome<usize> {
     rig.remount(bench)?;
     let notes = rig.scratch("notes")?;
@@ -138,21 +168,28 @@ fn compare(bench: &Bench, rig: &Rig) -> Outcome<usize> {
     let sums = rig.scratch("sums")?.join("all");
     fs::write(&sums, &lines).doing(|| "cannot write the sums")?;
     bench.run(
-        Command::new("sha256sum").args(["--check", "--quiet", "--strict"]).arg(&sums).current_dir(rig.mount()),
+        Command::new("sha256sum")
+            .args(["--check", "--quiet", "--strict"])
+            .arg(&sums)
+            .current_dir(rig.mount()),
         FILL_SECONDS,
     )?;
     Ok(lines.lines().count())
 }
 
-/// Every storage daemon runs, and the status names those whose disks are filled. That may have got some space back: journals
-/// shrink once writers have stopped.
+/// Every storage daemon runs, and the status names those whose disks are filled. That may have got
+/// some space back: journals shrink once writers have stopped.
 fn shown(bench: &Bench, rig: &Rig, full_min: usize) -> Outcome {
     rig.wait_for(bench, "full storage daemons in `trefoil status --json`", SOON_SECONDS, || {
         let status = rig.cluster.status(&bench.interrupt)?;
         let osds = status["osds"].as_array().cloned().unwrap_or_default();
-        let full = osds.iter().filter(|osd| osd["fullness"].as_str().is_some_and(|word| word != "ok"));
+        let full =
+            osds.iter().filter(|osd| osd["fullness"].as_str().is_some_and(|word| word != "ok"));
         let told = status["messages"].as_array().cloned().unwrap_or_default();
-        let named = told.iter().filter_map(|line| line.as_str()).filter(|line| line.contains("% of its disk is used"));
+        let named = told
+            .iter()
+            .filter_map(|line| line.as_str())
+            .filter(|line| line.contains("% of its disk is used"));
         Ok(full.count() >= full_min && named.count() >= full_min)
     })?;
     for name in rig.cluster.layout().daemons() {
@@ -200,8 +237,9 @@ fn freed(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 fn filled_by_three(bench: &Bench, rig: &Rig) -> Outcome {
-    let mount =
-        |name: &str| rig.cluster.mount_also(name, &mount_points().join(format!("full-{name}")), &bench.interrupt);
+    let mount = |name: &str| {
+        rig.cluster.mount_also(name, &mount_points().join(format!("full-{name}")), &bench.interrupt)
+    };
     let guests = [mount("second")?, mount("third")?];
     let points = [rig.mount(), guests[0].point(), guests[1].point()];
     let full = write(bench, rig, &points, "c", &SYNCED, FILES_MAX)?;

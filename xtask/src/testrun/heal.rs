@@ -1,7 +1,8 @@
-//! What was missed is made up for: with true numbers, within limits, under writers, and on a new disk.
+//! What was missed is made up for: with true numbers, within limits, under writers, and on a new
+//! disk.
 //!
-//! Storage daemons start with the least limit of the rate of rebuilding, so that nothing is over before it is looked at;
-//! each test lifts it while they run.
+//! Storage daemons start with the least limit of the rate of rebuilding, so that nothing is over
+//! before it is looked at; each test lifts it while they run.
 
 use super::Bench;
 use super::kills::Writers;
@@ -13,7 +14,8 @@ use crate::error::{Context, Outcome, ensure, fail};
 use std::fs;
 use std::time::Duration;
 
-/// Bytes written while a storage daemon is away: its part of them takes minutes at the limits of the tests.
+/// Bytes written while a storage daemon is away: its part of them takes minutes at the limits of
+/// the tests.
 const MISSED_BYTES: u64 = 48_000_000;
 /// With it a chunk is rebuilt every few seconds.
 const SLOW_BYTES_PER_SEC: u64 = 256 << 10;
@@ -25,13 +27,22 @@ const SOON_SECONDS: u64 = 90;
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
-    let limited = |spec: Spec| Spec { settings: vec!["osd_recovery_max_bytes_per_sec = 65536".into()], ..spec };
+    let limited = |spec: Spec| Spec {
+        settings: vec!["osd_recovery_max_bytes_per_sec = 65536".into()],
+        ..spec
+    };
     let Some(rig) = Rig::start("heal", bench, report, limited)? else { return Ok(()) };
     let tests: [RigTest; 4] = [
         ("what was missed is told in bytes, falls, and is nothing in the end", told),
         ("killed again while it heals under writers, nothing fsynced is lost", killed_again),
-        ("an empty disk is refused, then replaced, and every object decodes from every pair", replaced),
-        ("an empty directory of the metadata service is refused, and its own is taken again", names_away),
+        (
+            "an empty disk is refused, then replaced, and every object decodes from every pair",
+            replaced,
+        ),
+        (
+            "an empty directory of the metadata service is refused, and its own is taken again",
+            names_away,
+        ),
     ];
     for (name, test) in tests {
         report.case("heal", name, || test(bench, &rig))?;
@@ -49,7 +60,10 @@ fn limit(bench: &Bench, rig: &Rig, osd: usize, bytes_per_sec: u64) -> Outcome {
 /// A file of random bytes in the mount, durable, with a copy beside; made anew if it is there.
 fn written(bench: &Bench, rig: &Rig) -> Outcome {
     let copy = rig.scratch("copies")?.join("bulk");
-    let line = format!("head -c {MISSED_BYTES} /dev/urandom > '{0}'; cp '{0}' bulk; sync bulk", copy.display());
+    let line = format!(
+        "head -c {MISSED_BYTES} /dev/urandom > '{0}'; cp '{0}' bulk; sync bulk",
+        copy.display()
+    );
     bench.shell(rig.mount(), &line, 120).map(drop)
 }
 
@@ -124,23 +138,35 @@ fn names_away(bench: &Bench, rig: &Rig) -> Outcome {
     fs::rename(&dir, &away).doing(|| "cannot take the directory away")?;
     for _ in 0..2 {
         rig.cluster.start(MDS, &bench.interrupt)?;
-        rig.wait_for(bench, "health to tell that no metadata service answers", SOON_SECONDS, || {
-            let status = rig.cluster.status(&bench.interrupt)?;
-            Ok(status["health"] == "down" && status["messages"].to_string().contains("metadata service"))
-        })?;
+        rig.wait_for(
+            bench,
+            "health to tell that no metadata service answers",
+            SOON_SECONDS,
+            || {
+                let status = rig.cluster.status(&bench.interrupt)?;
+                Ok(status["health"] == "down"
+                    && status["messages"].to_string().contains("metadata service"))
+            },
+        )?;
         // 137: it waits, until it is killed.
-        let line = format!("timeout -s KILL 3 touch '{}/new' || test $? = 137", rig.mount().display());
+        let line =
+            format!("timeout -s KILL 3 touch '{}/new' || test $? = 137", rig.mount().display());
         bench.shell(&rig.scratch("away")?, &line, 30)?;
         rig.cluster.kill(MDS)?;
     }
-    fs::remove_dir_all(&dir).and_then(|()| fs::rename(&away, &dir)).doing(|| "cannot bring the directory back")?;
+    fs::remove_dir_all(&dir)
+        .and_then(|()| fs::rename(&away, &dir))
+        .doing(|| "cannot bring the directory back")?;
     rig.cluster.start(MDS, &bench.interrupt)?;
     bench.shell(rig.mount(), "test $(cat kept) = precious; touch new; rm new", 60).map(drop)
 }
 
 fn told(bench: &Bench, rig: &Rig) -> Outcome {
     let before = ask(bench, rig)?;
-    ensure!((before.objects, before.bytes, before.uncounted) == (0, 0, 0), "a clean cluster tells of {before:?}");
+    ensure!(
+        (before.objects, before.bytes, before.uncounted) == (0, 0, 0),
+        "a clean cluster tells of {before:?}"
+    );
     rig.cluster.kill("osd-1")?;
     written(bench, rig)?;
     rig.cluster.start("osd-1", &bench.interrupt)?;
@@ -151,7 +177,10 @@ fn told(bench: &Bench, rig: &Rig) -> Outcome {
         falls && now.bytes_per_sec > 0 && now.seconds.is_some_and(|seconds| seconds > 0)
     })?;
     let text = bench.run(rig.cluster.command("trefoil").arg("status"), 30)?.stdout;
-    ensure!(text.contains("to rebuild, "), "the status for people tells nothing of recovery:\n{text}");
+    ensure!(
+        text.contains("to rebuild, "),
+        "the status for people tells nothing of recovery:\n{text}"
+    );
     limit(bench, rig, 1, 0)?;
     rig.wait_clean(bench, SOON_SECONDS)?;
     let after = ask(bench, rig)?;
@@ -181,28 +210,36 @@ fn killed_again(bench: &Bench, rig: &Rig) -> Outcome {
     writers.verify(bench, 5)
 }
 
-/// A disk is lost: its daemon starts on an empty one only with the operator's consent, and everything is rebuilt there.
+/// A disk is lost: its daemon starts on an empty one only with the operator's consent, and
+/// everything is rebuilt there.
 fn replaced(bench: &Bench, rig: &Rig) -> Outcome {
     let replace = || {
         let mut command = rig.cluster.command("trefoil");
         command.args(["osd", "replace", "osd.0"]);
         command
     };
-    let refused = bench.run(&mut replace(), 30).err().map_or_else(String::new, |error| error.to_string());
+    let refused =
+        bench.run(&mut replace(), 30).err().map_or_else(String::new, |error| error.to_string());
     ensure!(refused.contains("osd.0 is up"), "a disk in use is not kept, but: {refused}");
     rig.cluster.stop(&osd_name(0), &bench.interrupt)?;
-    let asked = bench.run(&mut replace(), 30).err().map_or_else(String::new, |error| error.to_string());
+    let asked =
+        bench.run(&mut replace(), 30).err().map_or_else(String::new, |error| error.to_string());
     ensure!(
         asked.contains("--yes") && asked.contains("one more lost disk loses data"),
         "it does not ask, but: {asked}"
     );
     // As it looks when a disk is not mounted: the mount point is there, and nothing in it.
     let disk = rig.cluster.data_dir(&osd_name(0)).join("osd.0");
-    fs::remove_dir_all(&disk).and_then(|()| fs::create_dir(&disk)).doing(|| "cannot empty the disk")?;
+    fs::remove_dir_all(&disk)
+        .and_then(|()| fs::create_dir(&disk))
+        .doing(|| "cannot empty the disk")?;
     for _ in 0..2 {
         let started = rig.cluster.start(&osd_name(0), &bench.interrupt);
         let refused = started.err().map_or_else(String::new, |error| error.to_string());
-        ensure!(refused.contains("`trefoil osd replace osd.0`"), "an empty disk is not refused, but: {refused}");
+        ensure!(
+            refused.contains("`trefoil osd replace osd.0`"),
+            "an empty disk is not refused, but: {refused}"
+        );
         let made = fs::read_dir(&disk).doing(|| "the empty disk is gone")?.count();
         ensure!(made == 0, "{made} files were made on a disk that was refused");
     }

@@ -1,4 +1,5 @@
-//! Processes killed with SIGKILL under writers that remember what they were promised; and two clients of one cluster.
+//! Processes killed with SIGKILL under writers that remember what they were promised; and two
+//! clients of one cluster.
 
 use super::report::Report;
 use super::rig::{Background, Rig, background};
@@ -12,7 +13,8 @@ use std::time::{Duration, SystemTime};
 
 /// A fsync is answered within this time once everything runs again.
 const RECOVER_SECONDS: u64 = 120;
-/// Seed of the order of kills. Printed with a failure; what the processes do with it is up to the scheduler.
+/// Seed of the order of kills. Printed with a failure; what the processes do with it is up to the
+/// scheduler.
 const SEED: u64 = 0x7472_6566;
 
 /// Each role in a process of its own.
@@ -21,8 +23,11 @@ const SEED: u64 = 0x7472_6566;
 /// Only on Ctrl-C.
 pub fn separate(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("kills", bench, report, |spec| spec)? else { return Ok(()) };
-    report.case("kill", "random daemons die under writers, nothing fsynced is lost", || daemons(bench, &rig))?;
-    report.case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig, false))?;
+    report.case("kill", "random daemons die under writers, nothing fsynced is lost", || {
+        daemons(bench, &rig)
+    })?;
+    report
+        .case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig, false))?;
     rig.finish(bench, report)
 }
 
@@ -34,7 +39,9 @@ pub fn with_client(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("kills-client", bench, report, |spec| spec)? else { return Ok(()) };
     let age = "the client dies, no file is older than its last fsynced write";
     report.case("kill", age, || no_file_is_too_old(bench, &rig))?;
-    report.case("kill", "everything dies at once, nothing fsynced is lost", || everything(bench, &rig))?;
+    report.case("kill", "everything dies at once, nothing fsynced is lost", || {
+        everything(bench, &rig)
+    })?;
     rig.finish(bench, report)
 }
 
@@ -46,10 +53,12 @@ pub fn write_behind(bench: &Bench, report: &mut Report) -> Outcome {
     let behind = |spec| Spec { mount_options: ANSWERS_EARLY.into(), ..spec };
     let Some(rig) = Rig::start("kills-write-behind", bench, report, behind)? else { return Ok(()) };
     report.phase("write-behind");
-    report.case("kill", "random daemons die under writers, nothing answered is lost", || daemons(bench, &rig))?;
-    report.case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig, true))?;
-    let small =
-        "storage daemons and the client die under small appends: in order, whole, and what was fsynced is there";
+    report.case("kill", "random daemons die under writers, nothing answered is lost", || {
+        daemons(bench, &rig)
+    })?;
+    report
+        .case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig, true))?;
+    let small = "storage daemons and the client die under small appends: in order, whole, and what was fsynced is there";
     report.case("kill", small, || small_appends(bench, &rig))?;
     report.phase("");
     rig.finish(bench, report)
@@ -62,7 +71,9 @@ pub fn write_behind(bench: &Bench, report: &mut Report) -> Outcome {
 pub fn together(bench: &Bench, report: &mut Report) -> Outcome {
     let one = |spec| Spec { one_process: true, ..spec };
     let Some(rig) = Rig::start("kills-one-process", bench, report, one)? else { return Ok(()) };
-    report.case("kill", "the daemon of a one-process cluster dies under writers", || one_process(bench, &rig))?;
+    report.case("kill", "the daemon of a one-process cluster dies under writers", || {
+        one_process(bench, &rig)
+    })?;
     rig.finish(bench, report)
 }
 
@@ -79,7 +90,12 @@ impl Writers {
     /// In an area of its own; `name` may be used again to go on with the same files.
     pub fn start(bench: &Bench, rig: &Rig, name: &str) -> Outcome<Writers> {
         let scratch = rig.scratch(name)?;
-        let mut writers = Writers { area: rig.mount().join(name), scratch, running: Vec::new(), fsynced_only: false };
+        let mut writers = Writers {
+            area: rig.mount().join(name),
+            scratch,
+            running: Vec::new(),
+            fsynced_only: false,
+        };
         writers.go_on(bench)?;
         Ok(writers)
     }
@@ -99,7 +115,11 @@ impl Writers {
 
     fn command(&self, bench: &Bench, task: &str, kind: &str) -> std::process::Command {
         let mut command = bench.xtask(&["stamp", task, "--seed", &SEED.to_string()]);
-        command.arg("--dir").arg(self.area.join(kind)).arg("--manifest").arg(self.scratch.join(kind));
+        command
+            .arg("--dir")
+            .arg(self.area.join(kind))
+            .arg("--manifest")
+            .arg(self.scratch.join(kind));
         command
     }
 
@@ -132,7 +152,9 @@ impl Writers {
     pub fn verify(&self, bench: &Bench, syncs_min: u64) -> Outcome {
         for kind in ["buffered", "direct"] {
             let mut command = self.command(bench, "verify", kind);
-            command.args(["--syncs-min", &syncs_min.to_string()]).args(self.fsynced_only.then_some("--fsynced-only"));
+            command
+                .args(["--syncs-min", &syncs_min.to_string()])
+                .args(self.fsynced_only.then_some("--fsynced-only"));
             bench.run(&mut command, RECOVER_SECONDS)?;
         }
         Ok(())
@@ -141,7 +163,8 @@ impl Writers {
 
 /// Starts what is dead, all at once, and waits until it serves.
 fn revive(bench: &Bench, rig: &Rig, victims: &[String]) -> Outcome {
-    let order: Vec<String> = rig.cluster.layout().daemons().into_iter().filter(|d| victims.contains(d)).collect();
+    let order: Vec<String> =
+        rig.cluster.layout().daemons().into_iter().filter(|d| victims.contains(d)).collect();
     order.iter().try_for_each(|name| rig.cluster.start(name, &bench.interrupt))
 }
 
@@ -189,7 +212,8 @@ fn daemons(bench: &Bench, rig: &Rig) -> Outcome {
     writers.verify(bench, 20).doing(context)
 }
 
-/// `fsynced_only`: the mount answers early, and what was answered and not fsynced may be lost with it.
+/// `fsynced_only`: the mount answers early, and what was answered and not fsynced may be lost with
+/// it.
 fn client(bench: &Bench, rig: &Rig, fsynced_only: bool) -> Outcome {
     let mut writers = Writers::start(bench, rig, "client")?;
     writers.fsynced_only = fsynced_only;
@@ -249,14 +273,16 @@ impl Appenders {
     }
 
     fn verify(&self, bench: &Bench) -> Outcome {
-        let verify = |name| bench.run(&mut self.command("verify", name, "1"), RECOVER_SECONDS).map(drop);
+        let verify =
+            |name| bench.run(&mut self.command("verify", name, "1"), RECOVER_SECONDS).map(drop);
         Self::NAMES.into_iter().try_for_each(verify)
     }
 }
 
 fn small_appends(bench: &Bench, rig: &Rig) -> Outcome {
     let (area, scratch) = (rig.area(bench, "small-appends")?, rig.scratch("small-appends")?);
-    std::fs::write(scratch.join("appends.py"), include_str!("appends.py")).doing(|| "cannot write the script")?;
+    std::fs::write(scratch.join("appends.py"), include_str!("appends.py"))
+        .doing(|| "cannot write the script")?;
     let mut appenders = Appenders { area, scratch, running: Vec::new() };
     appenders.go_on()?;
     for osd in ["osd-0", "osd-1"] {
@@ -279,11 +305,12 @@ fn small_appends(bench: &Bench, rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Writes and syncs alternate until times follow (`mount.times_follow`), then the client dies with times untold, later with all
-/// told: no time goes back, and one that was told stays.
+/// Writes and syncs alternate until times follow (`mount.times_follow`), then the client dies with
+/// times untold, later with all told: no time goes back, and one that was told stays.
 fn no_file_is_too_old(bench: &Bench, rig: &Rig) -> Outcome {
     let path = rig.area(bench, "age")?.join("log");
-    let modified = || path.metadata().and_then(|found| found.modified()).doing(|| "cannot look at the file");
+    let modified =
+        || path.metadata().and_then(|found| found.modified()).doing(|| "cannot look at the file");
     for tells in [false, true] {
         let begun = SystemTime::now();
         let file = File::options().create(true).truncate(false).write(true).open(&path);
@@ -348,7 +375,10 @@ pub fn two_clients(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) ->
         let area = rig.area(bench, &format!("clients-{area}"))?;
         let second = rig.scratch("second")?;
         let mut mount = rig.cluster.background_client();
-        mount.args(["mount", "--daemon"]).arg(rig.cluster.layout().monitor.to_string()).arg(&second);
+        mount
+            .args(["mount", "--daemon"])
+            .arg(rig.cluster.layout().monitor.to_string())
+            .arg(&second);
         bench.run(&mut mount, 30)?;
         let other = second.join(area.file_name().unwrap_or_default());
         let outcome = exchange(bench, &area, &other);

@@ -1,5 +1,6 @@
-//! The machine of the metadata service loses its power, and nobody else's: what was told and not synced is gone, as when the service is
-//! killed and its directory is put back as it was on the disk.
+//! The machine of the metadata service loses its power, and nobody else's: what was told and not
+//! synced is gone, as when the service is killed and its directory is put back as it was on the
+//! disk.
 
 use super::Bench;
 use super::report::Report;
@@ -71,7 +72,11 @@ fn loses_power(bench: &Bench, rig: &Rig) -> Outcome {
     let area = rig.area(bench, "power")?;
     let open = |name: &str| {
         let path = area.join(name);
-        OpenOptions::new().create(true).append(true).open(&path).doing(|| format!("cannot open {}", path.display()))
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .doing(|| format!("cannot open {}", path.display()))
     };
     let sync_dir = || File::open(&area).and_then(|dir| dir.sync_all());
     let (mut grown, moded) = (open("grown")?, open("moded")?);
@@ -104,16 +109,27 @@ fn loses_power(bench: &Bench, rig: &Rig) -> Outcome {
     moded.sync_all().doing(|| "it was said once, but fsync")?;
     ensure!(!area.join("made").exists(), "what was lost is there");
     let new = open("new")?;
-    ensure!(new.metadata().doing(|| "cannot stat")?.ino() != lost_number, "the number of a lost file is used again");
+    ensure!(
+        new.metadata().doing(|| "cannot stat")?.ino() != lost_number,
+        "the number of a lost file is used again"
+    );
     is_refused("a write to a file that is gone", made.write_all(b"!"), Errno::STALE)?;
-    ensure!(new.metadata().doing(|| "cannot stat")?.len() == 0, "another file has what a lost one was given");
+    ensure!(
+        new.metadata().doing(|| "cannot stat")?.len() == 0,
+        "another file has what a lost one was given"
+    );
 
     rig.cluster.kill(MOUNT)?;
     drop((grown, moded, made, twice, new));
     rig.cluster.start(MOUNT, &bench.interrupt)?;
     let path = area.join("grown");
     let read = fs::read(&path).doing(|| format!("cannot read {}", path.display()))?;
-    ensure!(read == [b"early".as_slice(), &late()].concat(), "{} of {} bytes, or others", read.len(), 5 + LATE_BYTES);
+    ensure!(
+        read == [b"early".as_slice(), &late()].concat(),
+        "{} of {} bytes, or others",
+        read.len(),
+        5 + LATE_BYTES
+    );
     Ok(())
 }
 

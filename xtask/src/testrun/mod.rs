@@ -1,4 +1,5 @@
-//! `cargo xtask test`: everything that must pass, ours and of others, ending in `N passed, N failed`.
+//! `cargo xtask test`: everything that must pass, ours and of others, ending in `N passed, N
+//! failed`.
 //!
 //! * [`report`]: one line per test, the failures that are known, the summary.
 //! * [`setup`]: programs that must be installed.
@@ -14,10 +15,12 @@
 //! * [`two_mounts`]: two clients of one cluster, and what passes from one to the other.
 //! * [`heal`]: what was missed is made up for, on a new disk too.
 //! * [`sparse`]: huge files that store next to nothing.
+//! * [`reexports`]: NFS-Ganesha and Samba on a mount.
 //! * [`waits`]: programs that are killed while they wait.
 //! * [`stranger`]: a mount that outlives its cluster.
 //! * [`scrub`]: what scrubs find, repair, and leave to the operator.
 //! * [`operator`]: the command `trefoil`.
+//! * [`volume`]: disks of virtual machines, by NBD.
 //! * [`compare`]: the command that measures others beside us, for a few seconds.
 //! * [`fuzzing`]: decoders under inputs that coverage leads to.
 //!
@@ -35,6 +38,7 @@ mod mds_power;
 mod operator;
 pub mod posix;
 mod programs;
+mod reexports;
 mod report;
 pub mod rig;
 mod scrub;
@@ -45,6 +49,7 @@ mod sparse;
 mod sqlite;
 mod stranger;
 mod two_mounts;
+mod volume;
 mod waits;
 mod workspace_checks;
 
@@ -71,10 +76,10 @@ pub struct TestArgs {
     /// Test the programs as the dev profile builds them: sooner there after a change, slower
     #[arg(long)]
     dev: bool,
-    /// Only tests whose group contains this: fmt, clippy, cargo, examples, sim, bench, posix, pjdfstest, fsx,
-    /// fio, sqlite, git, tar, clients, two-mounts, kill, sick, crash, input, disk, heal, scrub,
-    /// sparse, stranger, waits, trefoil, compare, fuzz; with a slash, also a part of the test's
-    /// name: fio/randwrite. Several: kill,fio/randwrite
+    /// Only tests whose group contains this: fmt, clippy, cargo, examples, sim, bench, posix,
+    /// pjdfstest, fsx, fio, sqlite, git, tar, clients, two-mounts, kill, sick, crash, input, disk,
+    /// heal, scrub, sparse, stranger, waits, reexports, trefoil, volume, compare, fuzz; with a
+    /// slash, also a part of the test's name: fio/randwrite. Several: kill,fio/randwrite
     filter: Option<String>,
 }
 
@@ -118,11 +123,12 @@ impl Bench {
         })
     }
 
-    /// Ports that no other cluster of this run draws from (but the fiftieth after it): it might take that of a daemon which was killed, to
-    /// be started again.
+    /// Ports that no other cluster of this run draws from (but the fiftieth after it): it might
+    /// take that of a daemon which was killed, to be started again.
     pub fn ports(&self) -> Range<u16> {
         let blocks = (layout::PORTS.end - layout::PORTS.start) / PORT_BLOCK;
-        let first = layout::PORTS.start + self.port_blocks.fetch_add(1, Ordering::Relaxed) % blocks * PORT_BLOCK;
+        let first = layout::PORTS.start
+            + self.port_blocks.fetch_add(1, Ordering::Relaxed) % blocks * PORT_BLOCK;
         first..first + PORT_BLOCK
     }
 
@@ -162,7 +168,7 @@ const BEHIND: [&str; 5] = ["posix", "pjdfstest", "fsx", "fio", "clients"];
 /// The options of such a mount.
 pub const ANSWERS_EARLY: &str = "write_behind_bytes=4194304,flush_behind=true";
 /// Groups that start clusters of their own.
-const OWN: [&str; 13] = [
+const OWN: [&str; 15] = [
     "trefoil",
     "two-mounts",
     "input",
@@ -171,7 +177,9 @@ const OWN: [&str; 13] = [
     "scrub",
     "sparse",
     "stranger",
+    "reexports",
     "waits",
+    "volume",
     "kill",
     "sick",
     "crash",
@@ -229,12 +237,23 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     if BEHIND.iter().any(|g| report.wants(g)) {
         mounted_behind(&bench, report)?;
     }
-    let lists: [&[OwnCluster]; 5] = [
-        &[("kill", kills::separate), ("disk", bad_disk::run)],
+    let lists: [&[OwnCluster]; 6] = [
+        &[("kill", kills::separate), ("disk", bad_disk::run), ("reexports", reexports::run)],
         &[("kill", kills::write_behind), ("disk", full_disk::run), ("stranger", stranger::run)],
         &[("kill", kills::with_client), ("two-mounts", two_mounts::run)],
-        &[("kill", kills::together), ("kill", mds_power::run), ("heal", heal::run), ("input", bad_input::run)],
-        &[("scrub", scrub::run), ("two-mounts", two_mounts::behind), ("sparse", sparse::run), ("waits", waits::run)],
+        &[
+            ("kill", kills::together),
+            ("kill", mds_power::run),
+            ("heal", heal::run),
+            ("input", bad_input::run),
+        ],
+        &[
+            ("scrub", scrub::run),
+            ("two-mounts", two_mounts::behind),
+            ("sparse", sparse::run),
+            ("waits", waits::run),
+        ],
+        &[("volume", volume::run)],
     ];
     side_by_side(&bench, report, &lists)?;
     report.goes_on();
@@ -242,8 +261,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
         sick::run(&bench, report)?;
     }
     if report.wants("crash") {
-        let name =
-            "faults at random for half a minute: everything promised is there, every object decodes from every pair";
+        let name = "faults at random for half a minute: everything promised is there, every object decodes from every pair";
         report.case("crash", name, || crash::short(&bench))?;
     }
     if report.wants("compare") {
@@ -255,8 +273,8 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
 /// Tests on a cluster of their own, with their group.
 type OwnCluster = (&'static str, fn(&Bench, &mut Report) -> Outcome);
 
-/// Runs those that are wanted, each list one after the other and the lists at once: most of the time such tests wait for what they have
-/// killed, cut or damaged.
+/// Runs those that are wanted, each list one after the other and the lists at once: most of the
+/// time such tests wait for what they have killed, cut or damaged.
 fn side_by_side(bench: &Bench, report: &Report, lists: &[&[OwnCluster]]) -> Outcome {
     let run = |list: &[OwnCluster], mut report: Report| {
         for (group, test) in list {
@@ -267,12 +285,16 @@ fn side_by_side(bench: &Bench, report: &Report, lists: &[&[OwnCluster]]) -> Outc
         Ok(())
     };
     std::thread::scope(|scope| {
-        let running: Vec<_> = lists.iter().map(|list| scope.spawn(move || run(list, report.clone()))).collect();
-        running.into_iter().try_for_each(|list| list.join().expect("a test that fails says so by its outcome"))
+        let running: Vec<_> =
+            lists.iter().map(|list| scope.spawn(move || run(list, report.clone()))).collect();
+        running
+            .into_iter()
+            .try_for_each(|list| list.join().expect("a test that fails says so by its outcome"))
     })
 }
 
-/// Programs on a healthy mount, then with one storage daemon dead, then what they left once it has returned.
+/// Programs on a healthy mount, then with one storage daemon dead, then what they left once it has
+/// returned.
 fn mounted(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("mounted", bench, report, |spec| spec)? else { return Ok(()) };
     let cluster = &rig.cluster;
@@ -284,7 +306,9 @@ fn mounted(bench: &Bench, report: &mut Report) -> Outcome {
     report.phase("osd-1 dead");
     report.case("kill", "osd-1 is killed and the mount goes on", || {
         cluster.kill("osd-1")?;
-        bench.shell(rig.mount(), "echo on > after-kill; sync after-kill; cat after-kill", 15).map(drop)
+        bench
+            .shell(rig.mount(), "echo on > after-kill; sync after-kill; cat after-kill", 15)
+            .map(drop)
     })?;
     programs_in(bench, &rig, "degraded", report)?;
     report.phase("osd-1 back");
@@ -294,10 +318,14 @@ fn mounted(bench: &Bench, report: &mut Report) -> Outcome {
     })?;
     report.phase("osd-0 dead");
     if report.wants("tar") {
-        report.case("tar", "what was written without osd-1 is read with its rebuilt fragments", || {
-            cluster.kill("osd-0")?;
-            programs::compare_trees(bench, &rig)
-        })?;
+        report.case(
+            "tar",
+            "what was written without osd-1 is read with its rebuilt fragments",
+            || {
+                cluster.kill("osd-0")?;
+                programs::compare_trees(bench, &rig)
+            },
+        )?;
         report.case("tar", "osd-0 returns and the cluster becomes clean", || {
             cluster.start("osd-0", &bench.interrupt)?;
             cluster.wait_clean(Duration::from_secs(150), &bench.interrupt, |_| {})

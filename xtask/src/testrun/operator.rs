@@ -1,6 +1,7 @@
 //! The daemon without arguments, and the command `trefoil`, as an operator uses them.
 
 mod profile;
+mod settings;
 mod telemetry;
 
 use super::Bench;
@@ -19,14 +20,17 @@ use std::time::Duration;
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
-    report.case("trefoil", "osd-daemon without arguments is a complete cluster", || no_arguments(bench))?;
-    let Some(rig) = Rig::start("operator", bench, report, settings)? else { return Ok(()) };
-    let tests: [RigTest; 17] = [
+    report.case("trefoil", "osd-daemon without arguments is a complete cluster", || {
+        no_arguments(bench)
+    })?;
+    let Some(rig) = Rig::start("operator", bench, report, spec)? else { return Ok(()) };
+    let tests: [RigTest; 18] = [
         ("status, for people and as JSON", status),
         ("health names a metadata service that is dead, with exit codes", dead_mds),
         ("a mount in the background logs to a file of its own", background_log),
         ("object put, get, ls, stat, rm, from files and pipes", objects),
         ("a pool of another code", pools),
+        ("settings of storage daemons and of a mount change while they serve", settings::live),
         ("errors are words and exit codes", errors),
         ("a closed stdout is no panic", closed_stdout),
         ("locks of all daemons, sorted, filtered, as JSON, watched", telemetry::locks),
@@ -48,8 +52,9 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     rig.finish(bench, report)
 }
 
-/// With metrics and a history; and a mount that is stopped keeps its session for long enough to be seen not to answer.
-fn settings(mut spec: Spec) -> Spec {
+/// With metrics and a history; and a mount that is stopped keeps its session for long enough to be
+/// seen not to answer.
+fn spec(mut spec: Spec) -> Spec {
     spec.settings.extend([telemetry::SETTING.into(), "session_ttl_ms = 120000".into()]);
     spec.mount_options = "op_history=lock-free".into();
     spec
@@ -62,13 +67,16 @@ fn no_arguments(bench: &Bench) -> Outcome {
     let (pid_file, log) = (dir.join("pid"), dir.join("log"));
     let daemon = Daemon { name: "osd-daemon".into(), pid_file, log, mark: "osd-daemon".into() };
     let trefoil = |line: &str| {
-        let line = format!("unset TREFOIL_MONITOR; '{}' {line}", bench.binaries.join("trefoil").display());
+        let line =
+            format!("unset TREFOIL_MONITOR; '{}' {line}", bench.binaries.join("trefoil").display());
         bench.shell(&dir, &line, 30)
     };
     let test = || {
         for round in ["first", "second"] {
-            let begin = daemon.spawn(Command::new(bench.binaries.join("osd-daemon")).current_dir(&dir))?;
-            let ready = |output: &str| output.lines().filter(|l| l.starts_with("ready:")).count() >= 5;
+            let begin =
+                daemon.spawn(Command::new(bench.binaries.join("osd-daemon")).current_dir(&dir))?;
+            let ready =
+                |output: &str| output.lines().filter(|l| l.starts_with("ready:")).count() >= 5;
             daemon.wait_ready(begin, Duration::from_secs(40), &bench.interrupt, ready)?;
             if round == "first" {
                 std::fs::write(dir.join("in"), "kept over a restart").doing(|| "cannot write")?;
@@ -79,14 +87,21 @@ fn no_arguments(bench: &Bench) -> Outcome {
                 ensure!(out == b"kept over a restart", "the object changed over a restart");
             }
             let output = daemon.output_since(begin);
-            for words in ["fuse-client mount 127.0.0.1:7400", "epoch", "127.0.0.1:7401", "127.0.0.1:7412"] {
+            for words in
+                ["fuse-client mount 127.0.0.1:7400", "epoch", "127.0.0.1:7401", "127.0.0.1:7412"]
+            {
                 ensure!(output.contains(words), "`{words}` is not in what it prints:\n{output}");
             }
             let pid = daemon.pid().map(|p| p.to_string()).unwrap_or_default();
             let mut again = Command::new(bench.binaries.join("osd-daemon"));
-            let again = exec::run(again.current_dir(&dir), Duration::from_secs(20), &bench.interrupt)?;
+            let again =
+                exec::run(again.current_dir(&dir), Duration::from_secs(20), &bench.interrupt)?;
             ensure!(!again.ok(), "a second start is accepted");
-            ensure!(again.tail().contains(&pid), "a second start does not name process {pid}: {}", again.tail());
+            ensure!(
+                again.tail().contains(&pid),
+                "a second start does not name process {pid}: {}",
+                again.tail()
+            );
             daemon.stop(Duration::from_secs(20))?;
         }
         ensure!(dir.join("trefoil-data").is_dir(), "there is no ./trefoil-data");
@@ -117,8 +132,18 @@ fn status(bench: &Bench, rig: &Rig) -> Outcome {
     }
     let json = rig.cluster.status(&bench.interrupt)?;
     ensure!(json["health"] == "ok", "health: {}", json["health"]);
-    for field in ["cluster", "epoch", "messages", "osds", "pools", "pgs", "clients", "mds", "total_bytes", "free_bytes"]
-    {
+    for field in [
+        "cluster",
+        "epoch",
+        "messages",
+        "osds",
+        "pools",
+        "pgs",
+        "clients",
+        "mds",
+        "total_bytes",
+        "free_bytes",
+    ] {
         ensure!(json.get(field).is_some(), "`{field}` is not in {json}");
     }
     rig.cluster.kill("osd-2")?;
@@ -130,8 +155,14 @@ fn status(bench: &Bench, rig: &Rig) -> Outcome {
     seen?;
     rig.wait_clean(bench, 60)?;
     let tells = |words: &str| Ok(trefoil(bench, rig, "trefoil events", 15)?.stdout.contains(words));
-    for words in ["osd.2 sends no heartbeats", "osd.2 started on", "OSD_DOWN: osd.2", "opened: fuse-client"] {
-        ensure!(tells(words)?, "`{words}` is not in:\n{}", trefoil(bench, rig, "trefoil events", 15)?.stdout);
+    for words in
+        ["osd.2 sends no heartbeats", "osd.2 started on", "OSD_DOWN: osd.2", "opened: fuse-client"]
+    {
+        ensure!(
+            tells(words)?,
+            "`{words}` is not in:\n{}",
+            trefoil(bench, rig, "trefoil events", 15)?.stdout
+        );
     }
     // What is amiss is looked at once in a second.
     rig.wait_for(bench, "the end of OSD_DOWN to be told", 30, || tells("OSD_DOWN is over"))
@@ -145,20 +176,30 @@ fn dead_mds(bench: &Bench, rig: &Rig) -> Outcome {
     let well = health("health")?;
     ensure!(well.ok() && well.stdout.starts_with("ok"), "before: {}{}", well.stdout, well.stderr);
     rig.cluster.kill("mds")?;
-    let seen = rig.wait_for(bench, "health is down", 60, || Ok(health("health --quiet")?.status.code() == Some(2)));
+    let seen = rig.wait_for(bench, "health is down", 60, || {
+        Ok(health("health --quiet")?.status.code() == Some(2))
+    });
     let told = health("health")?;
     let detail = health("health detail")?;
     let json = health("health --json")?;
     rig.cluster.start("mds", &bench.interrupt)?;
     seen?;
     let address = rig.cluster.layout().mds.to_string();
-    ensure!(told.stdout.contains(&address) && told.stdout.contains("is silent for"), "it says: {}", told.stdout);
+    ensure!(
+        told.stdout.contains(&address) && told.stdout.contains("is silent for"),
+        "it says: {}",
+        told.stdout
+    );
     ensure!(told.stdout.contains("MDS_ALL_DOWN: "), "it says: {}", told.stdout);
     for words in ["MDS_ALL_DOWN (down, for ", "To do: "] {
         ensure!(detail.stdout.contains(words), "no {words:?} in: {}", detail.stdout);
     }
-    let json: serde_json::Value = serde_json::from_str(&json.stdout).doing(|| "health --json is no JSON")?;
-    ensure!(json["health"] == "down" && json["checks"][0]["code"] == "MDS_ALL_DOWN", "it says: {json}");
+    let json: serde_json::Value =
+        serde_json::from_str(&json.stdout).doing(|| "health --json is no JSON")?;
+    ensure!(
+        json["health"] == "down" && json["checks"][0]["code"] == "MDS_ALL_DOWN",
+        "it says: {json}"
+    );
     rig.wait_for(bench, "health is ok again", 60, || Ok(health("health")?.ok()))
 }
 
@@ -169,7 +210,8 @@ fn background_log(bench: &Bench, rig: &Rig) -> Outcome {
                 fuse-client mount $TREFOIL_MONITOR \"$1\" --daemon; ls \"$1\" > /dev/null; fuse-client umount \"$1\"\n\
                 grep -q ' mounted ' /var/log/trefoil/*-background.log";
     let mut command = rig.cluster.command("unshare");
-    let path = format!("{}:{}", bench.binaries.display(), std::env::var("PATH").unwrap_or_default());
+    let path =
+        format!("{}:{}", bench.binaries.display(), std::env::var("PATH").unwrap_or_default());
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "bash", "-exc", line, "bash"]).arg(&point).env("PATH", path);
     for (key, value) in command.env("LANG", "C").get_envs() {
@@ -196,7 +238,11 @@ fn pools(bench: &Bench, rig: &Rig) -> Outcome {
          trefoil pool ls | grep -q copies; trefoil osd ls | grep -q osd.1\n\
          head -c 3000000 /dev/urandom > in\n\
          for i in $(seq 50); do trefoil object put --pool copies x in 2> err && break; sleep 0.2; done\n\
-         trefoil object get --pool copies x | cmp - in; ! trefoil object ls | grep -qx x";
+         trefoil object get --pool copies x | cmp - in; ! trefoil object ls | grep -qx x\n\
+         test $(trefoil pool get copies size) = 3; test $(trefoil pool get copies pg_num) = 8\n\
+         trefoil pool rename copies mirror; ! trefoil pool ls | grep -q copies\n\
+         trefoil object get --pool mirror x | cmp - in; ! trefoil pool rename copies other 2> err; grep -q mirror err\n\
+         ! trefoil pool get mirror sise 2> err; grep -q min_size err; trefoil pool rename mirror copies";
     trefoil(bench, rig, lines, 90).map(drop)
 }
 

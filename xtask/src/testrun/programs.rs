@@ -54,8 +54,8 @@ copy_file_range = 5
 const TAR_FILES: u64 = 1_500;
 const TAR_BYTES: u64 = 40 << 20;
 
-/// pjdfstest, one line for each of its tests. Those that remount read-only run by themselves: others leave a removed file
-/// open, and with that no file system can become read-only.
+/// pjdfstest, one line for each of its tests. Those that remount read-only run by themselves:
+/// others leave a removed file open, and with that no file system can become read-only.
 ///
 /// # Errors
 /// Only on Ctrl-C.
@@ -64,7 +64,13 @@ pub fn pjdfstest(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) -> O
     pjdfstest_part(bench, rig, area, true, report)
 }
 
-fn pjdfstest_part(bench: &Bench, rig: &Rig, area: &str, remount: bool, report: &mut Report) -> Outcome {
+fn pjdfstest_part(
+    bench: &Bench,
+    rig: &Rig,
+    area: &str,
+    remount: bool,
+    report: &mut Report,
+) -> Outcome {
     let begin = Instant::now();
     let out = match run_pjdfstest(bench, rig, area, remount) {
         Ok(out) => out,
@@ -95,9 +101,11 @@ fn pjdfstest_part(bench: &Bench, rig: &Rig, area: &str, remount: bool, report: &
             report.record("pjdfstest", name, outcome, Duration::ZERO);
         }
     }
-    // Version 0.2.2 has 398 tests, 13 of them about EROFS; if not all are seen, its output has changed or it died.
+    // Version 0.2.2 has 398 tests, 13 of them about EROFS; if not all are seen, its output has
+    // changed or it died.
     if seen != if remount { 13 } else { 385 } {
-        let words = format!("only {seen} tests were run: {}\n{}", exec::how(out.status), out.tail());
+        let words =
+            format!("only {seen} tests were run: {}\n{}", exec::how(out.status), out.tail());
         report.record("pjdfstest", "runs", fail(words), begin.elapsed());
     }
     Ok(())
@@ -115,7 +123,8 @@ fn run_pjdfstest(bench: &Bench, rig: &Rig, area: &str, remount: bool) -> Outcome
     if crate::mounts::kind_at(&secondary).is_none() {
         bench.run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&secondary), 10)?;
     }
-    // Its remounting calls mount(8), which would look for a helper of our file system's type: `-i` leaves that out.
+    // Its remounting calls mount(8), which would look for a helper of our file system's type: `-i`
+    // leaves that out.
     let wrapped = scratch.join("mount");
     let real = bench.shell(&scratch, "PATH=/usr/bin:/bin:/usr/sbin:/sbin command -v mount", 5)?;
     std::fs::write(&wrapped, format!("#!/bin/sh\nexec {} -i \"$@\"\n", real.stdout.trim()))
@@ -148,7 +157,9 @@ pub fn fsx(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) -> Outcome
             std::fs::write(&config, FSX_CONFIG).doing(|| "cannot write the configuration")?;
             let area = rig.area(bench, &format!("fsx-{area}-{seed}"))?;
             let mut command = Command::new(bench.tools.join("fsx"));
-            command.args(["-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]).arg(&config);
+            command
+                .args(["-N", &operations.to_string(), "-S", &seed.to_string(), "-f"])
+                .arg(&config);
             command.arg("-P").arg(&scratch).arg(area.join("file"));
             let out = bench.run(&mut command, 200)?;
             ensure!(
@@ -227,8 +238,7 @@ pub fn git(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) -> Outcome
 
 /// This checkout, if it has a history; else a repository that is made up.
 fn source_repository(bench: &Bench, home: &Path) -> Outcome<PathBuf> {
-    let config =
-        "[safe]\n\tdirectory = *\n[user]\n\tname = test\n\temail = test@localhost\n[init]\n\tdefaultBranch = main\n";
+    let config = "[safe]\n\tdirectory = *\n[user]\n\tname = test\n\temail = test@localhost\n[init]\n\tdefaultBranch = main\n";
     std::fs::write(home.join(".gitconfig"), config).doing(|| "cannot write a git configuration")?;
     let ours = format!("HOME='{}' git rev-parse --is-shallow-repository HEAD~1", home.display());
     if bench.shell(workspace::root(), &ours, 20).is_ok_and(|out| out.stdout.starts_with("false")) {
@@ -249,7 +259,8 @@ fn source_repository(bench: &Bench, home: &Path) -> Outcome<PathBuf> {
     Ok(made)
 }
 
-/// A real tree, packed here, unpacked in the mount, compared byte by byte, packed again there and compared by tar.
+/// A real tree, packed here, unpacked in the mount, compared byte by byte, packed again there and
+/// compared by tar.
 ///
 /// # Errors
 /// Only on Ctrl-C.
@@ -261,7 +272,8 @@ pub fn tar(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) -> Outcome
         if !archive.exists() {
             let tree = Tree::list(&root, files, TAR_BYTES)?;
             let names: Vec<String> = tree.paths.iter().map(|p| p.display().to_string()).collect();
-            std::fs::write(scratch.join("names"), names.join("\n")).doing(|| "cannot write a list")?;
+            std::fs::write(scratch.join("names"), names.join("\n"))
+                .doing(|| "cannot write a list")?;
             let mut pack = Command::new("tar");
             pack.arg("-C")
                 .arg(&root)
@@ -272,9 +284,14 @@ pub fn tar(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) -> Outcome
         let area = rig.area(bench, &format!("tar-{area}"))?;
         bench.run(Command::new("tar").arg("-C").arg(&area).arg("-xpf").arg(&archive), 200)?;
         compare(bench, &root, &area, files)?;
-        bench.run(Command::new("tar").arg("-C").arg(&area).arg("--compare").arg("-f").arg(&archive), 200)?;
+        bench.run(
+            Command::new("tar").arg("-C").arg(&area).arg("--compare").arg("-f").arg(&archive),
+            200,
+        )?;
         let again = scratch.join("again.tar");
-        bench.run(Command::new("tar").arg("-C").arg(&area).args(["-cf"]).arg(&again).arg("."), 200).map(drop)
+        bench
+            .run(Command::new("tar").arg("-C").arg(&area).args(["-cf"]).arg(&again).arg("."), 200)
+            .map(drop)
     })
 }
 
@@ -292,6 +309,12 @@ pub fn compare_trees(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 fn compare(bench: &Bench, root: &Path, copy: &Path, files: u64) -> Outcome {
-    let mut command = bench.xtask(&["same-tree", "--files", &files.to_string(), "--bytes", &TAR_BYTES.to_string()]);
+    let mut command = bench.xtask(&[
+        "same-tree",
+        "--files",
+        &files.to_string(),
+        "--bytes",
+        &TAR_BYTES.to_string(),
+    ]);
     bench.run(command.arg(root).arg(copy), 200).map(drop)
 }

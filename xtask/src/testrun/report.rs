@@ -1,7 +1,8 @@
 //! One line per test, and the summary. Knows which failures are known.
 //!
-//! Contract: a known failure counts as neither passed nor failed while it fails; it fails the run as soon as it passes,
-//! or when no test of its name was met in a complete run: the list can only shrink.
+//! Contract: a known failure counts as neither passed nor failed while it fails; it fails the run
+//! as soon as it passes, or when no test of its name was met in a complete run: the list can only
+//! shrink.
 
 use crate::error::{Context, Error, Outcome, fail};
 use serde::Deserialize;
@@ -27,7 +28,8 @@ struct KnownFile {
     failure: Vec<Known>,
 }
 
-/// What has happened so far. Clones write into the same report, each with a phase and a clock of its own: for tests that run side by side.
+/// What has happened so far. Clones write into the same report, each with a phase and a clock of
+/// its own: for tests that run side by side.
 #[derive(Clone)]
 pub struct Report {
     filter: Option<String>,
@@ -43,8 +45,9 @@ struct Results {
     known: Vec<Known>,
     passed: u64,
     failed: Vec<String>,
-    /// By group, in the order of their first tests: from the end of the test before to that of each of its own, so with what was built
-    /// and started for it. Tests that run side by side count each.
+    /// By group, in the order of their first tests: from the end of the test before to that of each
+    /// of its own, so with what was built and started for it. Tests that run side by side count
+    /// each.
     spent: Vec<(String, Duration)>,
 }
 
@@ -54,12 +57,19 @@ impl Report {
     /// # Errors
     /// When that file cannot be read or understood.
     pub fn new(filter: Option<String>, known: &Path) -> Outcome<Report> {
-        let text = std::fs::read_to_string(known).doing(|| format!("cannot read {}", known.display()))?;
+        let text =
+            std::fs::read_to_string(known).doing(|| format!("cannot read {}", known.display()))?;
         let file: KnownFile = toml::from_str(&text).doing(|| format!("in {}", known.display()))?;
         if let Some(bare) = file.failure.iter().find(|k| k.reason.trim().is_empty()) {
-            return fail(format!("{}: {} {} has no reason", known.display(), bare.program, bare.test));
+            return fail(format!(
+                "{}: {} {} has no reason",
+                known.display(),
+                bare.program,
+                bare.test
+            ));
         }
-        let results = Results { known: file.failure, passed: 0, failed: Vec::new(), spent: Vec::new() };
+        let results =
+            Results { known: file.failure, passed: 0, failed: Vec::new(), spent: Vec::new() };
         let (phase, failures, last_end) = (String::new(), 0, Instant::now());
         Ok(Report { filter, phase, failures, last_end, results: Arc::new(Mutex::new(results)) })
     }
@@ -71,14 +81,19 @@ impl Report {
 
     /// Is this test wanted?
     pub fn wants_test(&self, group: &str, name: &str) -> bool {
-        self.is_any_filter(|of, part| group.contains(of) && part.is_none_or(|part| name.contains(part)))
+        self.is_any_filter(|of, part| {
+            group.contains(of) && part.is_none_or(|part| name.contains(part))
+        })
     }
 
     /// Does any filter pass, by its group and its part of a name?
     fn is_any_filter(&self, passes: impl Fn(&str, Option<&str>) -> bool) -> bool {
-        let split =
-            |filter: &str| filter.split_once('/').map_or(passes(filter, None), |(of, part)| passes(of, Some(part)));
-        self.filter.as_deref().is_none_or(|filters| filters.split(',').filter(|filter| !filter.is_empty()).any(split))
+        let split = |filter: &str| {
+            filter.split_once('/').map_or(passes(filter, None), |(of, part)| passes(of, Some(part)))
+        };
+        self.filter
+            .as_deref()
+            .is_none_or(|filters| filters.split(',').filter(|filter| !filter.is_empty()).any(split))
     }
 
     /// The state of the cluster from now on, shown after names.
@@ -100,7 +115,8 @@ impl Report {
         self.results.lock().expect("nobody panics while it notes a result")
     }
 
-    /// Runs a test if it is wanted; a step that later ones need must not be a test of a group that can be left out.
+    /// Runs a test if it is wanted; a step that later ones need must not be a test of a group that
+    /// can be left out.
     ///
     /// # Errors
     /// Only [`Error::Interrupted`]: failures are recorded.
@@ -118,7 +134,8 @@ impl Report {
 
     /// Notes how a test ended, and prints its line.
     pub fn record(&mut self, group: &str, name: &str, outcome: Outcome, took: Duration) {
-        let phase = if self.phase.is_empty() { String::new() } else { format!(" [{}]", self.phase) };
+        let phase =
+            if self.phase.is_empty() { String::new() } else { format!(" [{}]", self.phase) };
         let now = Instant::now();
         let spent = now - std::mem::replace(&mut self.last_end, now);
         let mut results = self.results();
@@ -134,12 +151,17 @@ impl Report {
     /// When something failed.
     pub fn finish(self) -> Outcome {
         let mut results = self.results();
-        let spent: Vec<String> =
-            results.spent.iter().map(|(group, time)| format!("{group} {:.0}", time.as_secs_f64())).collect();
+        let spent: Vec<String> = results
+            .spent
+            .iter()
+            .map(|(group, time)| format!("{group} {:.0}", time.as_secs_f64()))
+            .collect();
         println!("seconds by group: {}", spent.join(", "));
         if self.filter.is_none() && results.failed.iter().all(|f| !f.starts_with("xtask:")) {
             for known in results.known.clone().iter().filter(|k| !k.met) {
-                let gone = fail("listed in xtask/known-failures.toml, but no test of that name was run: take it out");
+                let gone = fail(
+                    "listed in xtask/known-failures.toml, but no test of that name was run: take it out",
+                );
                 results.known.retain(|k| !(k.program == known.program && k.test == known.test));
                 results.record(&known.program, &known.test, "", gone, Duration::ZERO);
             }
@@ -160,7 +182,14 @@ impl Report {
 
 impl Results {
     /// False: it counts as failed.
-    fn record(&mut self, group: &str, name: &str, phase: &str, outcome: Outcome, took: Duration) -> bool {
+    fn record(
+        &mut self,
+        group: &str,
+        name: &str,
+        phase: &str,
+        outcome: Outcome,
+        took: Duration,
+    ) -> bool {
         let failed_before = self.failed.len();
         let known = self.known.iter_mut().find(|k| k.program == group && k.test == name);
         let line = format!("{group}: {name}{phase}");
@@ -171,7 +200,9 @@ impl Results {
             }
             (Ok(()), Some(known)) => {
                 known.met = true;
-                println!("FAILED  {line}\n    it passes now: take it out of xtask/known-failures.toml");
+                println!(
+                    "FAILED  {line}\n    it passes now: take it out of xtask/known-failures.toml"
+                );
                 self.failed.push(line);
             }
             (Err(_), Some(known)) => {
@@ -244,7 +275,9 @@ mod tests {
         let report = self::report(Some("kill,,fio/rand,"), "").unwrap();
         assert!(report.wants("kill") && report.wants("fio") && !report.wants("git"));
         assert!(
-            report.wants_test("kill", "any") && report.wants_test("fio", "rand") && !report.wants_test("fio", "any")
+            report.wants_test("kill", "any")
+                && report.wants_test("fio", "rand")
+                && !report.wants_test("fio", "any")
         );
     }
 }

@@ -11,7 +11,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where this run's rigs are mounted: a short path, for the sockets that are made below have names of at most 107 bytes.
+/// Where this run's rigs are mounted: a short path, for the sockets that are made below have names
+/// of at most 107 bytes.
 pub fn mount_points() -> PathBuf {
     std::env::temp_dir().join(format!("trefoil-{}", std::process::id()))
 }
@@ -29,8 +30,8 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts one, mounted below [`mount_points`]; `change` may want another one. That it starts is a test: if it does
-    /// not, there is no rig.
+    /// Starts one, mounted below [`mount_points`]; `change` may want another one. That it starts is
+    /// a test: if it does not, there is no rig.
     ///
     /// # Errors
     /// Only on Ctrl-C.
@@ -43,18 +44,29 @@ impl Rig {
         let dir = bench.work.join(name);
         let spec = spec_in(&dir);
         let ports = bench.ports();
-        let spec = change(Spec { mount: Some(mount_points().join(name)), ports: ports.clone(), ..spec });
+        let spec =
+            change(Spec { mount: Some(mount_points().join(name)), ports: ports.clone(), ..spec });
         let failures_before = report.failures();
         let begin = Instant::now();
         let made = std::fs::create_dir_all(&dir).doing(|| format!("cannot make {}", dir.display()));
         match made.and_then(|()| Cluster::up(&spec, &bench.binaries, &bench.interrupt)) {
             Ok(cluster) => {
-                report.record("cluster", &format!("{name}: starts and mounts"), Ok(()), begin.elapsed());
+                report.record(
+                    "cluster",
+                    &format!("{name}: starts and mounts"),
+                    Ok(()),
+                    begin.elapsed(),
+                );
                 Ok(Some(Rig { cluster, dir, ports, failures_before }))
             }
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
-                report.record("cluster", &format!("{name}: starts and mounts"), Err(error), begin.elapsed());
+                report.record(
+                    "cluster",
+                    &format!("{name}: starts and mounts"),
+                    Err(error),
+                    begin.elapsed(),
+                );
                 Ok(None)
             }
         }
@@ -100,7 +112,9 @@ impl Rig {
     /// Only on Ctrl-C.
     pub fn finish(self, bench: &Bench, report: &mut Report) -> Outcome {
         let name = self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        report.case("cluster", &format!("{name}: unmounts and stops"), || self.cluster.down(&bench.interrupt))?;
+        report.case("cluster", &format!("{name}: unmounts and stops"), || {
+            self.cluster.down(&bench.interrupt)
+        })?;
         report.case("cluster", &format!("{name}: no panic in any log"), || self.no_panic())?;
         if report.failures() > self.failures_before {
             println!("        logs: {}", self.dir.join("cluster/log").display());
@@ -118,7 +132,12 @@ impl Rig {
             let log = std::fs::read(&daemon.log).unwrap_or_default();
             let log = String::from_utf8_lossy(&log);
             let panics: Vec<&str> = log.lines().filter(|l| l.contains("panicked at")).collect();
-            ensure!(panics.is_empty(), "{} panicked:\n{}", daemon.name, last_lines(&panics.join("\n"), 5));
+            ensure!(
+                panics.is_empty(),
+                "{} panicked:\n{}",
+                daemon.name,
+                last_lines(&panics.join("\n"), 5)
+            );
         }
         Ok(())
     }
@@ -185,10 +204,14 @@ impl Drop for Rig {
 /// # Errors
 /// When it cannot be started.
 pub fn background(command: &mut std::process::Command, output: &Path) -> Outcome<Background> {
-    let file = std::fs::File::create(output).doing(|| format!("cannot make {}", output.display()))?;
+    let file =
+        std::fs::File::create(output).doing(|| format!("cannot make {}", output.display()))?;
     let other = file.try_clone().doing(|| "cannot share a file")?;
     command.stdin(std::process::Stdio::null()).stdout(file).stderr(other);
-    Ok(Background { child: exec::spawn(command, "background program")?, output: output.to_path_buf() })
+    Ok(Background {
+        child: exec::spawn(command, "background program")?,
+        output: output.to_path_buf(),
+    })
 }
 
 /// A program in the background, killed with its children when dropped.
@@ -203,7 +226,12 @@ impl Background {
     /// # Errors
     /// When it fails or does not end in time.
     pub fn finish(mut self, bench: &Bench, seconds: u64) -> Outcome<String> {
-        let status = exec::wait(&mut self.child, "background program", Duration::from_secs(seconds), &bench.interrupt)?;
+        let status = exec::wait(
+            &mut self.child,
+            "background program",
+            Duration::from_secs(seconds),
+            &bench.interrupt,
+        )?;
         let output = std::fs::read_to_string(&self.output).unwrap_or_default();
         ensure!(status.success(), "{}: {}", exec::how(status), last_lines(&output, 15));
         Ok(output)
@@ -214,7 +242,18 @@ impl Background {
     /// # Errors
     /// When it does not end in time.
     pub fn end(mut self, bench: &Bench, seconds: u64) -> Outcome {
-        exec::wait(&mut self.child, "background program", Duration::from_secs(seconds), &bench.interrupt).map(drop)
+        exec::wait(
+            &mut self.child,
+            "background program",
+            Duration::from_secs(seconds),
+            &bench.interrupt,
+        )
+        .map(drop)
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Has it ended by itself?

@@ -1,4 +1,5 @@
-//! Scrubs of a mounted cluster: damage of each kind is put on the disks, and must be found, repaired or named.
+//! Scrubs of a mounted cluster: damage of each kind is put on the disks, and must be found,
+//! repaired or named.
 
 use super::Bench;
 use super::report::Report;
@@ -34,7 +35,9 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     }
     let two_and_two = |spec: Spec| Spec { osds: 4, m: 2, ..spec };
     if let Some(rig) = Rig::start("scrub-2+2", bench, report, two_and_two)? {
-        report.case("scrub", "with two parities a wrong shard is outvoted", || outvoted(bench, &rig))?;
+        report.case("scrub", "with two parities a wrong shard is outvoted", || {
+            outvoted(bench, &rig)
+        })?;
         rig.finish(bench, report)?;
     }
     Ok(())
@@ -57,7 +60,10 @@ fn total(bench: &Bench, rig: &Rig, field: &str) -> Outcome<u64> {
 /// A file of random bytes in the mount, on all disks, with a copy of it beside.
 fn written(bench: &Bench, rig: &Rig, name: &str) -> Outcome<PathBuf> {
     let copy = rig.scratch("copies")?.join(name);
-    let line = format!("head -c {FILE_BYTES} /dev/urandom | tee '{}' > {name}; sync {name}", copy.display());
+    let line = format!(
+        "head -c {FILE_BYTES} /dev/urandom | tee '{}' > {name}; sync {name}",
+        copy.display()
+    );
     bench.shell(rig.mount(), &line, 30)?;
     Ok(copy)
 }
@@ -73,7 +79,8 @@ fn osd_dir(rig: &Rig, osd: usize) -> PathBuf {
     rig.cluster.data_dir(&osd_name(osd)).join(format!("osd.{osd}"))
 }
 
-/// Where a piece of the file that a storage daemon holds lies: its fragment file, and the place in it.
+/// Where a piece of the file that a storage daemon holds lies: its fragment file, and the place in
+/// it.
 fn find(rig: &Rig, osd: usize, copy: &std::path::Path) -> Outcome<Option<(PathBuf, u64)>> {
     let bytes = fs::read(copy).doing(|| "cannot read the copy")?;
     let Ok(pgs) = fs::read_dir(osd_dir(rig, osd).join("pg")) else { return Ok(None) };
@@ -92,7 +99,8 @@ fn find(rig: &Rig, osd: usize, copy: &std::path::Path) -> Outcome<Option<(PathBu
     Ok(None)
 }
 
-/// A storage daemon that holds data of the file, its fragment file, and a place in it; waits until journals are applied.
+/// A storage daemon that holds data of the file, its fragment file, and a place in it; waits until
+/// journals are applied.
 fn place(bench: &Bench, rig: &Rig, copy: &std::path::Path) -> Outcome<(usize, PathBuf, u64)> {
     let mut found = None;
     rig.wait_for(bench, "the file's bytes in fragment files", 40, || {
@@ -116,14 +124,17 @@ fn under_writes(bench: &Bench, rig: &Rig) -> Outcome {
     let line = "for i in $(seq 60); do dd if=/dev/urandom of=busy bs=64k count=8 seek=$((i % 7 * 5)) conv=notrunc \
                 status=none; echo $i >> log; done; sync busy";
     let output = rig.scratch("writes")?.join("out");
-    let writer = background(Command::new("bash").args(["-ec", line]).current_dir(rig.mount()), &output)?;
+    let writer =
+        background(Command::new("bash").args(["-ec", line]).current_dir(rig.mount()), &output)?;
     let before = total(bench, rig, "pgs")?;
     for words in ["--wait", "--deep --wait"] {
         let said = scrub(bench, rig, words)?;
         ensure!(said.contains("nothing open"), "a scrub under writes says: {said}");
     }
     writer.finish(bench, 60)?;
-    rig.wait_for(bench, "the totals of the scrubs", 20, || Ok(total(bench, rig, "pgs")? >= before + 64))?;
+    rig.wait_for(bench, "the totals of the scrubs", 20, || {
+        Ok(total(bench, rig, "pgs")? >= before + 64)
+    })?;
     ensure!(total(bench, rig, "objects")? > 0, "no object was looked at");
     ensure!(total(bench, rig, "found")? == 0, "damage was found where there is none");
     Ok(())
@@ -134,7 +145,8 @@ fn flipped(bench: &Bench, rig: &Rig) -> Outcome {
     let (_, path, at) = place(bench, rig, &copy)?;
     settled(bench, rig)?;
     let repaired = rig.osd_sum(bench, "corrupt_repaired")?;
-    let file = OpenOptions::new().read(true).write(true).open(&path).doing(|| "cannot open a fragment")?;
+    let file =
+        OpenOptions::new().read(true).write(true).open(&path).doing(|| "cannot open a fragment")?;
     let mut byte = [0];
     file.read_exact_at(&mut byte, at + 9).doing(|| "cannot read a fragment")?;
     file.write_all_at(&[byte[0] ^ 0x20], at + 9).doing(|| "cannot flip a byte")?;
@@ -143,7 +155,9 @@ fn flipped(bench: &Bench, rig: &Rig) -> Outcome {
     let mut after = [0];
     file.read_exact_at(&mut after, at + 9).doing(|| "cannot read a fragment")?;
     ensure!(after == byte, "the byte is still flipped after the scrub");
-    rig.wait_for(bench, "the repair in the status", 20, || Ok(rig.osd_sum(bench, "corrupt_repaired")? > repaired))?;
+    rig.wait_for(bench, "the repair in the status", 20, || {
+        Ok(rig.osd_sum(bench, "corrupt_repaired")? > repaired)
+    })?;
     compare(bench, rig, "flipped", &copy)
 }
 
@@ -164,7 +178,8 @@ fn lost(bench: &Bench, rig: &Rig) -> Outcome {
     rig.wait_clean(bench, 60)
 }
 
-/// Puts other bytes with right checksums into a fragment of a storage daemon that is stopped for it.
+/// Puts other bytes with right checksums into a fragment of a storage daemon that is stopped for
+/// it.
 fn falsify(bench: &Bench, rig: &Rig, osd: usize, path: &std::path::Path, at: u64) -> Outcome {
     let name = osd_name(osd);
     rig.cluster.stop(&name, &bench.interrupt)?;
@@ -206,13 +221,20 @@ fn undecided(bench: &Bench, rig: &Rig) -> Outcome {
     settled(bench, rig)?;
     falsify(bench, rig, osd, &path, at)?;
     let said = scrub(bench, rig, "--wait")?;
-    ensure!(said.contains("nothing open"), "checksums cannot show it, but the light scrub says: {said}");
+    ensure!(
+        said.contains("nothing open"),
+        "checksums cannot show it, but the light scrub says: {said}"
+    );
     let said = scrub(bench, rig, "--deep --wait")?;
     ensure!(said.contains("not decided"), "the deep scrub says: {said}");
     rig.wait_for(bench, "a warning in the status, with the object's name", 20, || {
         let status = rig.cluster.status(&bench.interrupt)?;
-        let named = status["scrub"]["findings"][0]["object"].as_str().is_some_and(|name| said.contains(name));
-        Ok(named && status["health"] == "degraded" && status["messages"].to_string().contains("do not match"))
+        let named = status["scrub"]["findings"][0]["object"]
+            .as_str()
+            .is_some_and(|name| said.contains(name));
+        Ok(named
+            && status["health"] == "degraded"
+            && status["messages"].to_string().contains("do not match"))
     })?;
     // it is not forgotten with the process
     for name in (0..3).map(osd_name) {
@@ -220,8 +242,13 @@ fn undecided(bench: &Bench, rig: &Rig) -> Outcome {
         rig.cluster.start(&name, &bench.interrupt)?;
         rig.wait_clean(bench, 60)?;
     }
-    rig.wait_for(bench, "the finding after a restart", 60, || Ok(scrub(bench, rig, "list")?.contains("not decided")))?;
-    let object = said.lines().find(|line| line.contains("not decided")).and_then(|line| line.split_whitespace().next());
+    rig.wait_for(bench, "the finding after a restart", 60, || {
+        Ok(scrub(bench, rig, "list")?.contains("not decided"))
+    })?;
+    let object = said
+        .lines()
+        .find(|line| line.contains("not decided"))
+        .and_then(|line| line.split_whitespace().next());
     let Some(object) = object else { return fail(format!("no object in: {said}")) };
     scrub(bench, rig, &format!("repair {object} --distrust osd.{osd}"))?;
     let said = scrub(bench, rig, "--deep --wait")?;
@@ -230,7 +257,9 @@ fn undecided(bench: &Bench, rig: &Rig) -> Outcome {
     rig.wait_for(bench, "a status without open findings and checksum errors", 20, || {
         let status = rig.cluster.status(&bench.interrupt)?;
         let messages = status["messages"].to_string();
-        Ok(status["scrub"]["open"] == 0 && !messages.contains("do not match") && !messages.contains("checksum errors"))
+        Ok(status["scrub"]["open"] == 0
+            && !messages.contains("do not match")
+            && !messages.contains("checksum errors"))
     })?;
     compare(bench, rig, "undecided", &copy)
 }

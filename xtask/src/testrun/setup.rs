@@ -45,16 +45,21 @@ pub fn packages(interrupt: &Interrupt) -> Outcome {
         Path::new("/dev/fuse").exists(),
         "no /dev/fuse: load the module (`modprobe fuse`), or give the container it"
     );
-    ensure!(rustix::process::geteuid().is_root(), "the mounted tests change owners and mount: run them as root");
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the mounted tests change owners and mount: run them as root"
+    );
     install(&PROGRAMS, interrupt)
 }
 
-/// Installs with apt what is missing of these programs (or files, by their paths), each with its Debian package, saying so.
+/// Installs with apt what is missing of these programs (or files, by their paths), each with its
+/// Debian package, saying so.
 ///
 /// # Errors
 /// With what to do by hand.
 pub fn install(programs: &[(&str, &str)], interrupt: &Interrupt) -> Outcome {
-    let missing: Vec<&str> = programs.iter().filter(|(p, _)| !is_there(p)).map(|(_, package)| *package).collect();
+    let missing: Vec<&str> =
+        programs.iter().filter(|(p, _)| !is_there(p)).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -97,7 +102,9 @@ fn from_crates_io((name, version): (&str, &str), root: &Path, interrupt: &Interr
     }
     println!("installing from crates.io: {name} {version}");
     let mut command = Command::new(workspace::cargo());
-    command.args(["install", "--quiet", "--locked", "--force", "--version", version, name, "--root"]).arg(root);
+    command
+        .args(["install", "--quiet", "--locked", "--force", "--version", version, name, "--root"])
+        .arg(root);
     if name == MDBOOK.0 {
         command.arg("--no-default-features");
     }

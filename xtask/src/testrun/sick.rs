@@ -1,7 +1,8 @@
 //! Parts that are slow or half dead: clients go on without them, and they come back by themselves.
 //!
-//! "Goes on" is: while the part is still sick, more writes are answered and made durable than before, and more is read. How
-//! long a writer and a reader stood still meanwhile at most is printed, not asserted.
+//! "Goes on" is: while the part is still sick, more writes are answered and made durable than
+//! before, and more is read. How long a writer and a reader stood still meanwhile at most is
+//! printed, not asserted.
 //!
 //! * [`load`]: the writer and the reader.
 //! * [`disk`]: a disk whose syncs hang, take seconds, or fail.
@@ -49,9 +50,13 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         prepared?;
         stopped(bench, &rig)
     })?;
-    report.case("sick", "a disk that hangs: I/O goes on, and it comes back", || frozen(bench, &rig))?;
+    report.case("sick", "a disk that hangs: I/O goes on, and it comes back", || {
+        frozen(bench, &rig)
+    })?;
     disk::run(bench, &rig, report)?;
-    report.case("sick", "a storage daemon cut off: I/O goes on, and it comes back", || cut(bench, &rig))?;
+    report.case("sick", "a storage daemon cut off: I/O goes on, and it comes back", || {
+        cut(bench, &rig)
+    })?;
     cut_off::run(bench, &rig, report)?;
     report.case("sick", "lost packets and a thin link give no error", || disturbed(bench, &rig))?;
     few::run(bench, &rig, report)?;
@@ -63,7 +68,9 @@ fn loop_disk(bench: &Bench, spec: &Spec, id: u32) -> Outcome {
     let dir = spec.dir.join("data").join(osd_name(id as usize));
     fs::create_dir_all(&dir).doing(|| "cannot make a data directory")?;
     let image = spec.dir.join("disk.img");
-    fs::File::create(&image).and_then(|file| file.set_len(1 << 30)).doing(|| "cannot make a disk image")?;
+    fs::File::create(&image)
+        .and_then(|file| file.set_len(1 << 30))
+        .doing(|| "cannot make a disk image")?;
     bench.run(Command::new("mkfs.ext4").arg("-q").arg(&image), 30)?;
     bench.run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&dir), 30).map(drop)
 }
@@ -78,7 +85,10 @@ fn stopped(bench: &Bench, rig: &Rig) -> Outcome {
     went_on?;
     rig.wait_clean(bench, SOON_SECONDS)?;
     load.finish(bench)?;
-    ensure!(hedges(bench, rig)? > hedged, "no read asked others beside a storage daemon that did not answer");
+    ensure!(
+        hedges(bench, rig)? > hedged,
+        "no read asked others beside a storage daemon that did not answer"
+    );
     Ok(())
 }
 

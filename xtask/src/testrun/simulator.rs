@@ -1,4 +1,5 @@
-//! The simulator of the write path: seeds that are always the same, seeds that nobody has seen, and canaries.
+//! The simulator of the write path: seeds that are always the same, seeds that nobody has seen, and
+//! canaries.
 
 use super::report::Report;
 use crate::error::Outcome;
@@ -32,6 +33,11 @@ pub fn run(report: &mut Report, interrupt: &Interrupt) -> Outcome {
         let seed = fastrand::u64(1 << 32..1 << 52).to_string();
         let name = format!("fresh walks (cargo xtask sim --seed {seed})");
         report.case("sim", &name, || sim(&["--seed", &seed, "--seconds", FRESH_SECONDS]))?;
+        let name =
+            format!("fresh walks of replicated logs (cargo xtask sim --quorum --seed {seed})");
+        report.case("sim", &name, || {
+            sim(&["--quorum", "--seed", &seed, "--seconds", FRESH_SECONDS])
+        })?;
         report.case("sim", "without any one rule an invariant breaks", || sim(&["--canaries"]))?;
         fixed.join().expect("a walk is a process of its own")?;
         report.goes_on();

@@ -31,16 +31,23 @@ type SparseTest = (&'static str, fn(&Bench, &Rig) -> Outcome);
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("sparse", bench, report, |spec| spec)? else { return Ok(()) };
     let tests: [SparseTest; 6] = [
-        ("files of every size are cut, punched, searched and removed", |b, rig| check(b, rig, rig.mount(), "content")),
-        ("holes are copied as holes, and cp finds the end of the data", |b, rig| check(b, rig, rig.mount(), "copies")),
-        ("what cannot be stored is EFBIG in every call", |b, rig| check(b, rig, rig.mount(), "too_large")),
+        ("files of every size are cut, punched, searched and removed", |b, rig| {
+            check(b, rig, rig.mount(), "content")
+        }),
+        ("holes are copied as holes, and cp finds the end of the data", |b, rig| {
+            check(b, rig, rig.mount(), "copies")
+        }),
+        ("what cannot be stored is EFBIG in every call", |b, rig| {
+            check(b, rig, rig.mount(), "too_large")
+        }),
         ("huge files are removed while a storage daemon is away", removed_degraded),
         ("a metadata service that starts with huge files to remove does so", removed_at_start),
         ("a client killed with huge files open leaves nothing behind", killed_holding),
     ];
     for (name, test) in tests {
         if report.wants_test("sparse", name) {
-            report.case("sparse", name, || test(bench, &rig).and_then(|()| no_process_grew(&rig)))?;
+            report
+                .case("sparse", name, || test(bench, &rig).and_then(|()| no_process_grew(&rig)))?;
         }
     }
     rig.finish(bench, report)
@@ -63,9 +70,13 @@ fn removed_degraded(bench: &Bench, rig: &Rig) -> Outcome {
     check(bench, rig, rig.mount(), "removed")?;
     rig.cluster.start("osd-1", &bench.interrupt)?;
     let mut most = 0;
-    rig.cluster.wait_clean(std::time::Duration::from_secs(CHECK_SECONDS), &bench.interrupt, |status| {
-        most = most.max(status["objects_to_rebuild"].as_u64().unwrap_or(0));
-    })?;
+    rig.cluster.wait_clean(
+        std::time::Duration::from_secs(CHECK_SECONDS),
+        &bench.interrupt,
+        |status| {
+            most = most.max(status["objects_to_rebuild"].as_u64().unwrap_or(0));
+        },
+    )?;
     ensure!(most <= OBJECTS_MAX, "{most} objects were to be rebuilt, of files that stored 40");
     nothing_waits(bench, rig)
 }
@@ -74,7 +85,10 @@ fn removed_at_start(bench: &Bench, rig: &Rig) -> Outcome {
     // Removals wait for a storage daemon that is stopped, and so are there when the service starts.
     rig.cluster.kill("osd-1")?;
     rig.cluster.kill("osd-2")?;
-    let begun = background(&mut program(rig, rig.mount(), "removed")?, &rig.scratch("program")?.join("out"))?;
+    let begun = background(
+        &mut program(rig, rig.mount(), "removed")?,
+        &rig.scratch("program")?.join("out"),
+    )?;
     bench.interrupt.sleep(std::time::Duration::from_secs(1))?;
     rig.cluster.start("osd-2", &bench.interrupt)?;
     begun.finish(bench, CHECK_SECONDS)?;
@@ -86,7 +100,11 @@ fn removed_at_start(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 fn killed_holding(bench: &Bench, rig: &Rig) -> Outcome {
-    let guest = rig.cluster.mount_also("sparse-guest", &mount_points().join("sparse-guest"), &bench.interrupt)?;
+    let guest = rig.cluster.mount_also(
+        "sparse-guest",
+        &mount_points().join("sparse-guest"),
+        &bench.interrupt,
+    )?;
     let output = rig.scratch("program")?.join("held");
     let mut holder = background(&mut program(rig, guest.point(), "held")?, &output)?;
     rig.wait_for(bench, "the files are held", 60, || {
@@ -109,7 +127,8 @@ fn nothing_waits(bench: &Bench, rig: &Rig) -> Outcome {
         let mut left = 0;
         for id in 0..rig.cluster.layout().osds.len() {
             let dir = rig.cluster.data_dir(&format!("osd-{id}"));
-            let found = bench.shell(&dir, "find . -path '*/pg/*' -type f | wc -l", CHECK_SECONDS)?;
+            let found =
+                bench.shell(&dir, "find . -path '*/pg/*' -type f | wc -l", CHECK_SECONDS)?;
             left += found.stdout.trim().parse::<u64>().unwrap_or(u64::MAX / 4);
         }
         Ok(left == 0)

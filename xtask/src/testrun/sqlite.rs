@@ -19,7 +19,10 @@ const WRITERS: usize = 4;
 pub fn run(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) -> Outcome {
     for (title, journal) in [("WAL", "wal"), ("rollback journal", "delete")] {
         for (name, test) in [
-            (format!("{title}: {WRITERS} writers at once"), concurrent as fn(&Bench, &Path, &Path, &str) -> Outcome),
+            (
+                format!("{title}: {WRITERS} writers at once"),
+                concurrent as fn(&Bench, &Path, &Path, &str) -> Outcome,
+            ),
             (format!("{title}: a writer killed"), killed),
         ] {
             if report.wants_test("sqlite", &name) {
@@ -36,14 +39,18 @@ pub fn run(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) -> Outcome
 
 fn sqlite(db: &Path, script: &Path) -> Command {
     let mut command = Command::new("sqlite3");
-    command.args(["-batch", "-bail", "-init", "/dev/null"]).arg(db).arg(format!(".read {}", script.display()));
+    command
+        .args(["-batch", "-bail", "-init", "/dev/null"])
+        .arg(db)
+        .arg(format!(".read {}", script.display()));
     command
 }
 
 /// Runs SQL to its end and returns what it prints.
 fn query(bench: &Bench, db: &Path, scratch: &Path, sql: &str) -> Outcome<String> {
     let script = scratch.join("query.sql");
-    std::fs::write(&script, format!(".timeout 30000\n{sql}\n")).doing(|| "cannot write a script")?;
+    std::fs::write(&script, format!(".timeout 30000\n{sql}\n"))
+        .doing(|| "cannot write a script")?;
     Ok(bench.run(&mut sqlite(db, &script), 120)?.stdout)
 }
 
@@ -85,19 +92,24 @@ fn concurrent(bench: &Bench, db: &Path, scratch: &Path, journal: &str) -> Outcom
     for writer in 0..WRITERS {
         let script = scratch.join(format!("writer-{writer}.sql"));
         std::fs::write(&script, transactions(writer, count)).doing(|| "cannot write a script")?;
-        running.push(background(&mut sqlite(db, &script), &scratch.join(format!("writer-{writer}.out")))?);
+        running.push(background(
+            &mut sqlite(db, &script),
+            &scratch.join(format!("writer-{writer}.out")),
+        )?);
     }
     for writer in running {
         writer.finish(bench, 150)?;
     }
     integrity(bench, db, scratch)?;
-    let found = query(bench, db, scratch, "SELECT count(*), count(DISTINCT writer), max(n) FROM t;")?;
+    let found =
+        query(bench, db, scratch, "SELECT count(*), count(DISTINCT writer), max(n) FROM t;")?;
     let expected = format!("{}|{WRITERS}|{count}", WRITERS * count);
     ensure!(found.trim() == expected, "rows, writers, last: {found}; expected {expected}");
     Ok(())
 }
 
-/// What the killed writer said was committed is there, the rest is whole or absent, and others can write on.
+/// What the killed writer said was committed is there, the rest is whole or absent, and others can
+/// write on.
 fn killed(bench: &Bench, db: &Path, scratch: &Path, journal: &str) -> Outcome {
     make(bench, db, scratch, journal)?;
     let script = scratch.join("killed.sql");
@@ -117,10 +129,20 @@ fn killed(bench: &Bench, db: &Path, scratch: &Path, journal: &str) -> Outcome {
         let numbers = said.lines().filter_map(|l| l.trim().parse::<u64>().ok());
         last = numbers.max().unwrap_or(0);
         integrity(bench, db, scratch)?;
-        let found = query(bench, db, scratch, "SELECT coalesce(max(n), 0), count(*) FROM t WHERE writer = 9;")?;
-        let Some((max, count)) = found.trim().split_once('|') else { return fail(format!("strange answer: {found}")) };
+        let found = query(
+            bench,
+            db,
+            scratch,
+            "SELECT coalesce(max(n), 0), count(*) FROM t WHERE writer = 9;",
+        )?;
+        let Some((max, count)) = found.trim().split_once('|') else {
+            return fail(format!("strange answer: {found}"));
+        };
         let max: u64 = max.parse().doing(|| "strange answer")?;
-        ensure!(max >= last && count == max.to_string(), "{last} were committed; the last is {max} of {count}");
+        ensure!(
+            max >= last && count == max.to_string(),
+            "{last} were committed; the last is {max} of {count}"
+        );
         query(bench, db, scratch, "DELETE FROM t;")?;
     }
     ensure!(last > 0, "no transaction was committed before the kill: this shows nothing");

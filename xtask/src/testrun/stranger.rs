@@ -31,7 +31,11 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
 }
 
 fn outlived(bench: &Bench, rig: &Rig) -> Outcome {
-    let old = rig.cluster.mount_also("stranger-old", &mount_points().join("stranger-old"), &bench.interrupt)?;
+    let old = rig.cluster.mount_also(
+        "stranger-old",
+        &mount_points().join("stranger-old"),
+        &bench.interrupt,
+    )?;
     bench.shell(old.point(), "echo before > file; sync file", CALL_SECONDS)?;
     // Each mount and its end are maps: those of the old cluster are far ahead of the new one's.
     for _ in 0..EPOCHS_AHEAD / 2 {
@@ -54,7 +58,11 @@ fn outlived(bench: &Bench, rig: &Rig) -> Outcome {
         let said = fails(bench, &call.replace("OLD", &point.to_string()))?;
         ensure!(said.contains("Stale file handle"), "`{call}` on the old mount says: {said}");
     }
-    bench.shell(rig.mount(), "mkdir d && echo new > d/file && sync d/file && cat d/file && rm -r d", CALL_SECONDS)?;
+    bench.shell(
+        rig.mount(),
+        "mkdir d && echo new > d/file && sync d/file && cat d/file && rm -r d",
+        CALL_SECONDS,
+    )?;
     let sessions = rig.cluster.status(&bench.interrupt)?["clients"].as_array().map_or(0, Vec::len);
     // The new mount's, and that of the metadata service.
     ensure!(sessions <= 2, "{sessions} sessions: the old mount has one");
@@ -66,7 +74,8 @@ fn outlived(bench: &Bench, rig: &Rig) -> Outcome {
 /// Runs a shell line that must fail, and returns what it said.
 fn fails(bench: &Bench, line: &str) -> Outcome<String> {
     let mut command = Command::new("bash");
-    let run = exec::run(command.args(["-c", line]), Duration::from_secs(CALL_SECONDS), &bench.interrupt)?;
+    let run =
+        exec::run(command.args(["-c", line]), Duration::from_secs(CALL_SECONDS), &bench.interrupt)?;
     ensure!(!run.ok(), "`{line}` succeeded");
     Ok(run.stderr)
 }

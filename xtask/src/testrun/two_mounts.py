@@ -150,6 +150,115 @@ def names(a, b):
         fails("the directory", errno.ENOENT, os.stat, f"{there}/d")
 
 
+def leases(a, b):
+    """Whatever A changes B sees at once, though B answers from memory, of which it fills all it can."""
+    names = [f"n{at:03}" for at in range(120)]
+    for turn in range(4):
+        here, there = (a, b) if turn % 2 else (b, a)
+        os.makedirs(f"{here}/leases/sub/deep")
+        for name in names:
+            put(f"{here}/leases/{name}", b"1")
+
+        def warm():
+            """All of it is known there."""
+            for _ in range(2):
+                for entry in os.scandir(f"{there}/leases"):
+                    entry.stat(follow_symlinks=False)
+                fails("none", errno.ENOENT, os.stat, f"{there}/leases/none")
+                os.stat(f"{there}/leases/sub/deep")
+
+        def mine(name):
+            return f"{here}/leases/{name}"
+
+        def theirs(name):
+            return f"{there}/leases/{name}"
+
+        for name in names[:8]:
+            warm()
+            put(mine("none"), b"now")
+            same("made", get(theirs("none")), b"now")
+            os.unlink(mine("none"))
+            warm()
+            os.rename(mine(name), mine("moved"))
+            fails("moved away", errno.ENOENT, os.stat, theirs(name))
+            same("moved", os.stat(theirs("moved")).st_ino, os.stat(mine("moved")).st_ino)
+            warm()
+            os.rename(mine("moved"), mine(name))
+            same("moved back", os.stat(theirs(name)).st_ino, os.stat(mine(name)).st_ino)
+            warm()
+            os.chmod(mine(name), 0o640)
+            same("mode", os.stat(theirs(name)).st_mode & 0o777, 0o640)
+            warm()
+            os.setxattr(mine(name), "user.x", b"y")
+            same("attribute", os.listxattr(theirs(name)), ["user.x"])
+            os.removexattr(mine(name), "user.x")
+            same("no attribute", os.listxattr(theirs(name)), [])
+            warm()
+            put(mine(name), b"longer", os.O_APPEND)
+            same("size", os.stat(theirs(name)).st_size, 7)
+            fd = os.open(mine(name), os.O_WRONLY)
+            for size in range(8, 12):
+                warm()
+                os.pwrite(fd, b"z", size - 1)
+                same("size while it is written", os.stat(theirs(name)).st_size, size)
+            os.close(fd)
+            warm()
+            os.truncate(mine(name), 3)
+            same("cut", os.stat(theirs(name)).st_size, 3)
+            warm()
+            os.utime(mine(name), (5, 6))
+            same("times", os.stat(theirs(name)).st_mtime, 6)
+            warm()
+            os.link(mine(name), mine("sub/link"))
+            same("links", os.stat(theirs(name)).st_nlink, 2)
+            warm()
+            os.unlink(mine("sub/link"))
+            same("links left", os.stat(theirs(name)).st_nlink, 1)
+            warm()
+            os.rename(mine("sub/deep"), mine("deep"))
+            same("a directory has moved", os.path.exists(theirs("sub/deep")), False)
+            same("its parent", os.stat(theirs("deep/..")).st_ino, os.stat(mine("")).st_ino)
+            os.rename(mine("deep"), mine("sub/deep"))
+            warm()
+            os.unlink(mine(name))
+            fails("removed", errno.ENOENT, os.stat, theirs(name))
+            same("not listed", name in os.listdir(theirs("")), False)
+        for name in os.listdir(theirs("")):
+            if name != "sub":
+                os.unlink(theirs(name))
+        os.removedirs(mine("sub/deep"))
+
+
+def warmed(a, b):
+    """B knows a directory, and goes on to look at it until it is told to stop."""
+    os.mkdir(f"{a}/warmed")
+    for name in "xyz":
+        put(f"{a}/warmed/{name}", b"1")
+    said = False
+    while not os.path.exists(os.environ["GO"]):
+        for entry in os.scandir(f"{b}/warmed"):
+            entry.stat()
+        if not said:
+            print("held", flush=True)
+            said = True
+
+
+def changed(a, b):
+    """A changes what B knew, though B is gone."""
+    os.chmod(f"{a}/warmed/x", 0o600)
+    os.unlink(f"{a}/warmed/y")
+    same("left", sorted(os.listdir(f"{a}/warmed")), ["x", "z"])
+
+
+def changed_there(a, b):
+    """B has seen it."""
+    same("left there", sorted(os.listdir(f"{b}/warmed")), ["x", "z"])
+    same("mode there", os.stat(f"{b}/warmed/x").st_mode & 0o777, 0o600)
+    for name in "xz":
+        os.unlink(f"{b}/warmed/{name}")
+    os.rmdir(f"{a}/warmed")
+
+
 def as_user(directory, call):
     """What a call in a directory returns to a user who owns nothing, or its error's number."""
     reader, writer = os.pipe()
@@ -505,7 +614,7 @@ def closes(a, b):
 
 CHECKS = [
     data, descriptors, names, acls, appends, small_appends, locks, hold, take, denied, stopped, untold,
-    told, closes,
+    told, closes, leases, warmed, changed, changed_there,
 ]
 
 if __name__ == "__main__":

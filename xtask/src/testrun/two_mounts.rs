@@ -1,5 +1,5 @@
-//! Two mounts of one cluster, each with a client of its own, as two hosts have them: what one does the other shows at once,
-//! locks hold over both, and what a client held passes on when it is gone.
+//! Two mounts of one cluster, each with a client of its own, as two hosts have them: what one does
+//! the other shows at once, locks hold over both, and what a client held passes on when it is gone.
 //!
 //! The programs on the mounts are in `two_mounts.py`, for Python's calls are the kernel's.
 
@@ -41,20 +41,39 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         Ok(())
     })?;
     if let Some(pair) = &pair {
-        let tests: [PairTest; 13] = [
-            ("data, sizes and times are seen at once", |bench, rig, pair| pair.check(bench, rig, "data", 60)),
-            ("names and attributes are seen at once", |bench, rig, pair| pair.check(bench, rig, "names", 60)),
+        let tests: [PairTest; 17] = [
+            ("data, sizes and times are seen at once", |bench, rig, pair| {
+                pair.check(bench, rig, "data", 60)
+            }),
+            ("names and attributes are seen at once", |bench, rig, pair| {
+                pair.check(bench, rig, "names", 60)
+            }),
+            (
+                "what one mount changes is not answered from memory by the other",
+                |bench, rig, pair| pair.check(bench, rig, "leases", 300),
+            ),
             ("ACLs count at once", |bench, rig, pair| pair.check(bench, rig, "acls", 60)),
-            ("open and mapped files follow", |bench, rig, pair| pair.check(bench, rig, "descriptors", 60)),
+            ("open and mapped files follow", |bench, rig, pair| {
+                pair.check(bench, rig, "descriptors", 60)
+            }),
             ("stores through mappings follow, and none lies behind the end", |bench, rig, pair| {
                 super::posix::mappings(bench, rig, Some(&pair.point))
             }),
+            ("positions in directories hold over both", |bench, rig, pair| {
+                super::posix::cookies(bench, rig, Some(&pair.point))
+            }),
             ("handles stay good, and directories that are removed are empty", handles),
-            ("appends of both interleave whole", |bench, rig, pair| pair.check(bench, rig, "appends", 60)),
-            ("small appends are seen at once", |bench, rig, pair| pair.check(bench, rig, "small_appends", 90)),
+            ("appends of both interleave whole", |bench, rig, pair| {
+                pair.check(bench, rig, "appends", 60)
+            }),
+            ("small appends are seen at once", |bench, rig, pair| {
+                pair.check(bench, rig, "small_appends", 90)
+            }),
             ("fcntl locks hold over both", |bench, rig, pair| pair.check(bench, rig, "locks", 90)),
             ("flock and locks of open file descriptions hold over both, and go with them", flock),
             ("locks survive a restart of the metadata service", restart),
+            ("a restarted service lets nothing change that a mount knows", warmed_restart),
+            ("a client that is killed with a warm cache holds nobody up", warmed_killed),
             ("a client that is killed passes on what it held", killed),
             ("a client that is stopped and wakes up late has lost it", stopped),
         ];
@@ -106,7 +125,8 @@ impl Pair {
         let scratch = rig.scratch("second")?;
         let point = mount_points().join(point);
         std::fs::create_dir_all(&point).doing(|| format!("cannot make {}", point.display()))?;
-        std::fs::write(scratch.join("two_mounts.py"), SCRIPT).doing(|| "cannot write the script")?;
+        std::fs::write(scratch.join("two_mounts.py"), SCRIPT)
+            .doing(|| "cannot write the script")?;
         let client = Daemon {
             name: "second mount".into(),
             pid_file: scratch.join("pid"),
@@ -120,7 +140,9 @@ impl Pair {
         let mut command = rig.cluster.command("fuse-client");
         command.arg("mount").arg(rig.cluster.layout().monitor.to_string()).arg(&self.point);
         let begin = self.client.spawn(&mut command)?;
-        self.client.wait_ready(begin, MOUNT_MAX, &bench.interrupt, |output| output.contains("is mounted on"))
+        self.client.wait_ready(begin, MOUNT_MAX, &bench.interrupt, |output| {
+            output.contains("is mounted on")
+        })
     }
 
     fn unmount(&self, bench: &Bench, rig: &Rig) -> Outcome {
@@ -132,7 +154,11 @@ impl Pair {
     /// The program of a check, with the root of both mounts.
     fn python(&self, rig: &Rig, check: &str) -> Command {
         let mut command = Command::new("python3");
-        command.arg(self.scratch.join("two_mounts.py")).arg(check).arg(rig.mount()).arg(&self.point);
+        command
+            .arg(self.scratch.join("two_mounts.py"))
+            .arg(check)
+            .arg(rig.mount())
+            .arg(&self.point);
         command.env("GO", self.go());
         command
     }
@@ -141,7 +167,8 @@ impl Pair {
         bench.run(&mut self.python(rig, check), seconds).map(drop)
     }
 
-    /// Starts a program that says `held` when it holds what it wants, and goes on at [`Pair::tell`].
+    /// Starts a program that says `held` when it holds what it wants, and goes on at
+    /// [`Pair::tell`].
     fn holder(&self, bench: &Bench, rig: &Rig, check: &str) -> Outcome<Background> {
         // Left by the test before.
         let _ = std::fs::remove_file(self.go());
@@ -192,7 +219,8 @@ fn handles(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
     std::fs::write(&script, HANDLES).doing(|| "cannot write the script")?;
     for other in [rig.mount(), &pair.point] {
         let area = rig.area(bench, "handles")?;
-        bench.run(Command::new("python3").arg(&script).arg(&area).arg(other.join("handles")), 120)?;
+        bench
+            .run(Command::new("python3").arg(&script).arg(&area).arg(other.join("handles")), 120)?;
     }
     Ok(())
 }
@@ -205,6 +233,26 @@ fn restart(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
     pair.tell()?;
     holder.finish(bench, 30)?;
     pair.check(bench, rig, "take", 30)
+}
+
+fn warmed_restart(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
+    let reader = pair.holder(bench, rig, "warmed")?;
+    rig.cluster.kill("mds")?;
+    rig.cluster.start("mds", &bench.interrupt)?;
+    pair.check(bench, rig, "changed", EXPIRY_SECONDS)?;
+    pair.check(bench, rig, "changed_there", 30)?;
+    reader.kill();
+    Ok(())
+}
+
+fn warmed_killed(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
+    let reader = pair.holder(bench, rig, "warmed")?;
+    pair.client.kill()?;
+    pair.check(bench, rig, "changed", EXPIRY_SECONDS)?;
+    reader.kill();
+    mounts::clear(&pair.point);
+    pair.mount(bench, rig)?;
+    pair.check(bench, rig, "changed_there", 30)
 }
 
 fn killed(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
@@ -234,7 +282,12 @@ fn stopped(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
     Ok(())
 }
 
-/// Writes over the beginning of a file, which may have to wait for the end of another client's lease.
+/// Writes over the beginning of a file, which may have to wait for the end of another client's
+/// lease.
 fn write(bench: &Bench, dir: &Path, name: &str, text: &str) -> Outcome<exec::Run> {
-    bench.shell(dir, &format!("printf %s '{text}' | dd of={name} conv=notrunc,fsync status=none"), EXPIRY_SECONDS)
+    bench.shell(
+        dir,
+        &format!("printf %s '{text}' | dd of={name} conv=notrunc,fsync status=none"),
+        EXPIRY_SECONDS,
+    )
 }

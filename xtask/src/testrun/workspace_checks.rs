@@ -1,5 +1,5 @@
-//! Formatting, lints, cargo's own tests (unit, property, integration), each of those on a line of its own, and the
-//! examples.
+//! Formatting, lints, cargo's own tests (unit, property, integration), each of those on a line of
+//! its own, and the examples.
 
 use super::report::Report;
 use crate::error::{Context, Outcome, fail};
@@ -53,9 +53,21 @@ fn examples(report: &mut Report, interrupt: &Interrupt) -> Outcome {
     for (package, name) in EXAMPLES {
         report.case("examples", &format!("{package}: {name}"), || {
             let mut build = Command::new(workspace::cargo());
-            build.current_dir(workspace::root()).args(["build", "--quiet", "-p", package, "--example", name]);
+            build.current_dir(workspace::root()).args([
+                "build",
+                "--quiet",
+                "-p",
+                package,
+                "--example",
+                name,
+            ]);
             exec::run_ok(&mut build, CARGO_TEST_MAX, interrupt)?;
-            exec::run_ok(&mut Command::new(binaries.join("examples").join(name)), EXAMPLE_MAX, interrupt).map(drop)
+            exec::run_ok(
+                &mut Command::new(binaries.join("examples").join(name)),
+                EXAMPLE_MAX,
+                interrupt,
+            )
+            .map(drop)
         })?;
     }
     Ok(())
@@ -66,7 +78,8 @@ fn cargo_test(report: &mut Report, interrupt: &Interrupt) -> Outcome {
     let begin = Instant::now();
     let mut command = Command::new(workspace::cargo());
     command.current_dir(workspace::root()).args(["test", "--workspace", "--no-fail-fast"]);
-    // One stream in the order of writing: the names of test programs come on stderr, results on stdout.
+    // One stream in the order of writing: the names of test programs come on stderr, results on
+    // stdout.
     let (reader, writer) = std::io::pipe().doing(|| "cannot make a pipe")?;
     let other = writer.try_clone().doing(|| "cannot share a pipe")?;
     command.stdin(Stdio::null()).stdout(writer).stderr(other);
@@ -131,11 +144,15 @@ impl Results {
                 }
                 other => println!("{other:7} cargo: {name}"),
             }
-        } else if let Some(name) = trimmed.strip_prefix("---- ").and_then(|l| l.strip_suffix(" stdout ----")) {
+        } else if let Some(name) =
+            trimmed.strip_prefix("---- ").and_then(|l| l.strip_suffix(" stdout ----"))
+        {
             self.section = Some(format!("{} {name}", self.program));
         } else if trimmed == "failures:" {
             self.section = None;
-        } else if let Some(output) = self.section.as_ref().and_then(|name| self.pending.get_mut(name)) {
+        } else if let Some(output) =
+            self.section.as_ref().and_then(|name| self.pending.get_mut(name))
+        {
             output.push_str(line);
             output.push('\n');
         }
@@ -161,7 +178,8 @@ fn program_of(line: &str) -> Option<String> {
 fn verdict_of(line: &str) -> Option<(&str, &str)> {
     let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let word = verdict.split([',', ' ']).next()?;
-    matches!(word, "ok" | "FAILED" | "ignored").then_some((name.trim_end_matches(" - should panic"), word))
+    matches!(word, "ok" | "FAILED" | "ignored")
+        .then_some((name.trim_end_matches(" - should panic"), word))
 }
 
 #[cfg(test)]

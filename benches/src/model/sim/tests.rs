@@ -14,7 +14,11 @@ fn skewed(in_flight: usize, ping_ms: u64) -> Traffic {
 }
 
 fn plan(mapping: Mapping, traffic: Traffic, workers: usize, connections: usize) -> Plan {
-    let times = ServiceTimes { locked_us_per_message: 100.0, free_us_per_message: 900.0, ..ServiceTimes::default() };
+    let times = ServiceTimes {
+        locked_us_per_message: 100.0,
+        free_us_per_message: 900.0,
+        ..ServiceTimes::default()
+    };
     let cell = Cell {
         mode: Mode::Blocking,
         service: "test".into(),
@@ -26,7 +30,8 @@ fn plan(mapping: Mapping, traffic: Traffic, workers: usize, connections: usize) 
         max_events: None,
         variants: Vec::new(),
     };
-    let placement = PlacementConfig { interval: Duration::from_millis(100), ..PlacementConfig::new(mapping) };
+    let placement =
+        PlacementConfig { interval: Duration::from_millis(100), ..PlacementConfig::new(mapping) };
     let (warm_up, measure) = (Duration::from_millis(1500), Duration::from_millis(1000));
     Plan { cell, workers, connections, placement, warm_up, measure }
 }
@@ -35,7 +40,11 @@ fn plan(mapping: Mapping, traffic: Traffic, workers: usize, connections: usize) 
 fn one_worker_serves_one_request_per_service_time() {
     for mapping in ALL {
         let outcome = simulate(&plan(mapping, even(4), 1, 1));
-        assert!((950.0..=1000.0).contains(&outcome.ops_per_s), "{mapping}: {} ops/s of 1000", outcome.ops_per_s);
+        assert!(
+            (950.0..=1000.0).contains(&outcome.ops_per_s),
+            "{mapping}: {} ops/s of 1000",
+            outcome.ops_per_s
+        );
         // Little's law: four in flight, a thousand each second.
         assert!((3900.0..4250.0).contains(&outcome.mean_us), "{mapping}: {} us", outcome.mean_us);
         assert_eq!(outcome.lock_ns, [0]);
@@ -44,7 +53,9 @@ fn one_worker_serves_one_request_per_service_time() {
 
 #[test]
 fn even_traffic_fills_all_workers_of_fixed_mappings() {
-    for mapping in [Mapping::RoundRobin, Mapping::CoreAffine, Mapping::TrafficAware, Mapping::Handoff] {
+    for mapping in
+        [Mapping::RoundRobin, Mapping::CoreAffine, Mapping::TrafficAware, Mapping::Handoff]
+    {
         let outcome = simulate(&plan(mapping, even(4), 4, 16));
         assert!(outcome.ops_per_s > 3850.0, "{mapping}: {} ops/s of 4000", outcome.ops_per_s);
         let total: u64 = outcome.bytes.iter().sum();
@@ -70,7 +81,9 @@ fn skew_leaves_workers_idle_under_round_robin_and_not_under_lanes() {
 fn only_shared_workers_wait_for_locks() {
     let traffic = skewed(8, 50);
     let waits = |mapping| simulate(&plan(mapping, traffic, 4, 16)).lock_ns.iter().sum::<u64>();
-    for mapping in [Mapping::RoundRobin, Mapping::TrafficAware, Mapping::Handoff, Mapping::CoreAffine] {
+    for mapping in
+        [Mapping::RoundRobin, Mapping::TrafficAware, Mapping::Handoff, Mapping::CoreAffine]
+    {
         assert_eq!(waits(mapping), 0, "{mapping}");
     }
     let (shared, lcam) = (waits(Mapping::Shared), waits(Mapping::Lcam));
@@ -88,7 +101,11 @@ fn no_mapping_serves_more_than_its_workers_can() {
                 plan.cell.times.locked_us_per_message = locked_us;
                 plan.cell.times.free_us_per_message = 1000.0 - locked_us;
                 let outcome = simulate(&plan);
-                assert!(outcome.ops_per_s <= 4050.0, "{mapping}, {locked_us} us: {} ops/s of 4000", outcome.ops_per_s);
+                assert!(
+                    outcome.ops_per_s <= 4050.0,
+                    "{mapping}, {locked_us} us: {} ops/s of 4000",
+                    outcome.ops_per_s
+                );
             }
         }
     }
@@ -98,12 +115,22 @@ fn no_mapping_serves_more_than_its_workers_can() {
 fn the_same_plan_gives_the_same_outcome() {
     let traffics = [
         Traffic::Zipf { exponent: 1.0, in_flight: 16, seed: 3 },
-        Traffic::OpenRoles { heavy_every: 2, offered: 0.5, in_flight_max: 32, ping_ms: 10, seed: 3 },
+        Traffic::OpenRoles {
+            heavy_every: 2,
+            offered: 0.5,
+            in_flight_max: 32,
+            ping_ms: 10,
+            seed: 3,
+        },
     ];
     for traffic in traffics {
         for mapping in ALL {
-            let (a, b) = (simulate(&plan(mapping, traffic, 3, 9)), simulate(&plan(mapping, traffic, 3, 9)));
-            assert_eq!((a.ops_per_s, a.mean_us, a.bytes, &a.lock_ns), (b.ops_per_s, b.mean_us, b.bytes, &b.lock_ns));
+            let (a, b) =
+                (simulate(&plan(mapping, traffic, 3, 9)), simulate(&plan(mapping, traffic, 3, 9)));
+            assert_eq!(
+                (a.ops_per_s, a.mean_us, a.bytes, &a.lock_ns),
+                (b.ops_per_s, b.mean_us, b.bytes, &b.lock_ns)
+            );
             assert!(a.ops_per_s > 0.0, "{mapping}: nothing was served");
         }
     }
@@ -111,7 +138,17 @@ fn the_same_plan_gives_the_same_outcome() {
 
 #[test]
 fn an_open_loop_serves_what_is_offered() {
-    let traffic = Traffic::OpenRoles { heavy_every: 1, offered: 0.5, in_flight_max: 64, ping_ms: 10, seed: 5 };
+    let traffic = Traffic::OpenRoles {
+        heavy_every: 1,
+        offered: 0.5,
+        in_flight_max: 64,
+        ping_ms: 10,
+        seed: 5,
+    };
     let outcome = simulate(&plan(Mapping::CoreAffine, traffic, 4, 8));
-    assert!((1800.0..2200.0).contains(&outcome.ops_per_s), "{} ops/s, 2000 were offered", outcome.ops_per_s);
+    assert!(
+        (1800.0..2200.0).contains(&outcome.ops_per_s),
+        "{} ops/s, 2000 were offered",
+        outcome.ops_per_s
+    );
 }

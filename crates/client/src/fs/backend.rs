@@ -1,7 +1,9 @@
-//! What the file system stands on: data, metadata, time. The cluster's client in a mount, a model in tests.
+//! What the file system stands on: data, metadata, time. The cluster's client in a mount, a model
+//! in tests.
 //!
-//! Contract: futures are awaited on one worker and need not be `Send`. `write` done means acknowledged by every shard,
-//! unless it ends otherwise; `namespace` carries a request out exactly once.
+//! Contract: futures are awaited on one worker and need not be `Send`. `write` done means
+//! acknowledged by every shard, unless it ends otherwise; `namespace` carries a request out exactly
+//! once.
 
 use crate::error::ClientError;
 use crate::objecter::{Behind, Ending, FileRef, Gathered, LocalIo, Sought, WriterHint};
@@ -26,7 +28,8 @@ pub trait Backend: Clone + 'static {
     fn namespace(&self, op: NamespaceOp, caller: Caller) -> impl Future<Output = Result<Answered>>;
     /// See [`Client::term`].
     fn term(&self) -> Term;
-    /// Bytes of users' data that fit in all, and that still fit.
+    /// Bytes of users' data that are stored or still fit, and that still fit. What others have on
+    /// the disks is in neither.
     fn space(&self) -> impl Future<Output = Result<(u64, u64)>>;
     /// Where the data of new files goes.
     fn pool(&self) -> Result<PoolId>;
@@ -60,15 +63,38 @@ pub trait Backend: Clone + 'static {
     /// See [`LocalIo::reported`].
     fn reported(&self, file: FileRef) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::punch`].
-    fn punch(&self, file: FileRef, range: Range<u64>, hint: WriterHint) -> impl Future<Output = Result<()>>;
+    fn punch(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        hint: WriterHint,
+    ) -> impl Future<Output = Result<()>>;
+    /// See [`LocalIo::reserve`].
+    fn reserve(&self, file: FileRef, range: Range<u64>) -> impl Future<Output = Result<bool>>;
     /// See [`LocalIo::truncate`].
-    fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> impl Future<Output = Result<()>>;
+    fn truncate(
+        &self,
+        file: FileRef,
+        new_size: u64,
+        old_size: u64,
+    ) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::sync`].
     fn sync(&self, file: FileRef) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::sync_all`].
     fn sync_all(&self) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::seek`].
-    fn seek(&self, file: FileRef, range: Range<u64>, sought: Sought) -> impl Future<Output = Result<Option<u64>>>;
+    fn seek(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        sought: Sought,
+    ) -> impl Future<Output = Result<Option<u64>>>;
+    /// See [`LocalIo::extents`].
+    fn extents(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+    ) -> impl Future<Output = Result<Vec<Range<u64>>>>;
     /// See [`LocalIo::allocated`].
     fn allocated(&self, file: FileRef, size: u64) -> impl Future<Output = Result<u64>>;
     /// Bytes of a file in one object of the pool.
@@ -82,7 +108,12 @@ pub(super) fn first_pool(client: &Client) -> Result<PoolId> {
 
 /// Bytes of a file in one object of the pool.
 pub(super) fn object_bytes(client: &Client, pool: PoolId) -> Result<u64> {
-    client.map()?.pools.get(&pool).map(|found| found.profile.object_bytes()).ok_or(ClientError::NoPool(pool))
+    client
+        .map()?
+        .pools
+        .get(&pool)
+        .map(|found| found.profile.object_bytes())
+        .ok_or(ClientError::NoPool(pool))
 }
 
 /// A cluster, seen from one worker.
@@ -119,7 +150,9 @@ impl Backend for Cluster {
 
     async fn space(&self) -> Result<(u64, u64)> {
         match self.client.call_monitor(MonitorRequest::Status).await? {
-            MonitorReply::Status(status) => Ok((status.total_bytes, status.free_bytes)),
+            MonitorReply::Status(status) => {
+                Ok((status.stored_bytes + status.free_bytes, status.free_bytes))
+            }
             other => Err(ClientError::Protocol(format!("{other:?} to a question for the status"))),
         }
     }
@@ -148,7 +181,14 @@ impl Backend for Cluster {
         self.io.anew().read(file, offset, len).await
     }
 
-    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: WriterHint, ending: Ending) -> Result<()> {
+    async fn write(
+        &self,
+        file: FileRef,
+        offset: u64,
+        data: Bytes,
+        hint: WriterHint,
+        ending: Ending,
+    ) -> Result<()> {
         self.io.anew().write_ending(file, offset, data, hint, ending).await
     }
 
@@ -170,6 +210,10 @@ impl Backend for Cluster {
         self.io.anew().punch(file, range, hint).await
     }
 
+    async fn reserve(&self, file: FileRef, range: Range<u64>) -> Result<bool> {
+        self.io.anew().reserve(file, range).await
+    }
+
     async fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> Result<()> {
         self.io.anew().truncate(file, new_size, old_size).await
     }
@@ -184,6 +228,10 @@ impl Backend for Cluster {
 
     async fn seek(&self, file: FileRef, range: Range<u64>, sought: Sought) -> Result<Option<u64>> {
         self.io.anew().seek(file, range, sought).await
+    }
+
+    async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.io.anew().extents(file, range).await
     }
 
     async fn allocated(&self, file: FileRef, size: u64) -> Result<u64> {

@@ -1,8 +1,9 @@
 //! Files being made, of which the service knows already and this mount does not.
 //!
-//! Contract: a recall of a file that is not known here is answered at once: this mount has nothing of it. If it is one that is
-//! being made, the answer to its creation is still on its way, and brings a lease that has been given back
-//! ([`Creation::made`]). One that was asked for by a session that died meanwhile brings nothing at all.
+//! Contract: a recall of a file that is not known here is answered at once: this mount has nothing
+//! of it. If it is one that is being made, the answer to its creation is still on its way, and
+//! brings a lease that has been given back ([`Creation::made`]). One that was asked for by a
+//! session that died meanwhile brings nothing at all.
 
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
@@ -24,7 +25,8 @@ pub enum Brought {
 struct State {
     last: u64,
     under_way: BTreeSet<u64>,
-    /// Files of which a recall was answered while they were not known, each with the last creation that had begun.
+    /// Files of which a recall was answered while they were not known, each with the last creation
+    /// that had begun.
     disowned: VecDeque<(u64, Gfid)>,
     /// Sessions that died.
     deaths: u64,
@@ -56,7 +58,8 @@ impl Creations {
         Creation { of: self, number, deaths: state.deaths }
     }
 
-    /// Looks for a file that the service says this mount has. If it is not there, the service is to be told so.
+    /// Looks for a file that the service says this mount has. If it is not there, the service is to
+    /// be told so.
     pub fn find<T>(&self, gfid: Gfid, look: impl FnOnce() -> Option<T>) -> Option<T> {
         let mut state = self.state.lock();
         let found = look();
@@ -74,8 +77,8 @@ impl Creations {
 }
 
 impl Creation<'_> {
-    /// The service has answered. `know` makes the file known here, with what of the answer still counts; whoever looks for
-    /// it finds it then.
+    /// The service has answered. `know` makes the file known here, with what of the answer still
+    /// counts; whoever looks for it finds it then.
     pub fn made<R>(self, gfid: Gfid, grant: Grant, know: impl FnOnce(Brought) -> R) -> R {
         let state = self.of.state.lock();
         let brought = if state.deaths != self.deaths {

@@ -1,11 +1,11 @@
 //! Operations on the content of files.
 //!
-//! Contract: bytes beyond the size are never returned; what a file grows over reads as zeros. A task dropped at its deadline
-//! leaves no operation inside a file but a write that was sent, or that another worker is at: that stays until the shards have it, or its
-//! session is dead.
+//! Contract: bytes beyond the size are never returned; what a file grows over reads as zeros. A
+//! task dropped at its deadline leaves no operation inside a file but a write that was sent, or
+//! that another worker is at: that stays until the shards have it, or its session is dead.
 
 use super::Writer;
-use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, EPERM, posix};
+use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENOSPC, ENXIO, EPERM, posix};
 use super::inode::{FlushKind, InodeState, Need, SyncKind, WritePlan};
 use super::losses::OpenId;
 use super::table::{Inode, Op};
@@ -14,7 +14,7 @@ use crate::error::ClientError;
 use crate::objecter::{Ending, FileRef, Sought, file_bytes_max, join_all, join_both};
 use bytes::Bytes;
 use protocol::lock::LockOwner;
-use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
+use protocol::namespace::{Attr, Caller, Footprint, LeaseMode, NamespaceOp, SetAttr};
 use protocol::{Epoch, Gfid};
 use std::future::Future;
 use std::ops::Range;
@@ -32,9 +32,9 @@ pub(super) const FLUSHES_AT_ONCE: usize = 64;
 /// `fallocate` modes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateMode {
-    /// Extends the size. Space is not reserved: a later write may still meet ENOSPC.
+    /// Space for the range, extending the size.
     Allocate,
-    /// Nothing to see, for the same reason.
+    /// Space for the range, also behind the end.
     KeepSize,
     /// A hole.
     Punch,
@@ -62,7 +62,8 @@ impl From<bool> for OpenMode {
 /// How a write is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteMode {
-    /// It goes to the end of the file (O_APPEND), if the kernel's idea of the end is older than another mount's writes.
+    /// It goes to the end of the file (O_APPEND), if the kernel's idea of the end is older than
+    /// another mount's writes.
     pub append: bool,
     /// The sync that belongs to it (O_DSYNC, O_SYNC): it is done once that is.
     pub sync: SyncKind,
@@ -97,7 +98,12 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// ESTALE if it is gone, EPERM if its flags forbid to open it so.
-    pub async fn open(&self, gfid: Gfid, mode: impl Into<OpenMode>, caller: Caller) -> Result<bool> {
+    pub async fn open(
+        &self,
+        gfid: Gfid,
+        mode: impl Into<OpenMode>,
+        caller: Caller,
+    ) -> Result<bool> {
         let mode = mode.into();
         let lease = if mode.write { LeaseMode::Write } else { LeaseMode::Read };
         let op = self.enter(gfid, Need { open: true, ..Need::shared(lease) }, caller).await?;
@@ -143,7 +149,8 @@ impl<B: Backend> LocalFs<B> {
         self.look_into(gfid, caller, read).await
     }
 
-    /// Looks into a file of this size under a read lease; again, if that was another one by then or went with its session.
+    /// Looks into a file of this size under a read lease; again, if that was another one by then or
+    /// went with its session.
     async fn look_into<T>(
         &self,
         gfid: Gfid,
@@ -152,7 +159,8 @@ impl<B: Backend> LocalFs<B> {
     ) -> Result<T> {
         loop {
             let op = self.enter(gfid, Need::shared(LeaseMode::Read), caller).await?;
-            let (file, size, token) = op.inode().with(|state| (state.file(), state.size(), state.token()));
+            let (file, size, token) =
+                op.inode().with(|state| (state.file(), state.size(), state.token()));
             match look(file, size).await {
                 Err(ClientError::Fenced(_)) => {
                     drop(op);
@@ -171,7 +179,8 @@ impl<B: Backend> LocalFs<B> {
     /// Writes all of `data`.
     ///
     /// # Errors
-    /// As [`LocalIo::write`](crate::LocalIo::write); EFBIG; with a sync, as [`LocalFs::fsync`]: then the data may be there.
+    /// As [`LocalIo::write`](crate::LocalIo::write); EFBIG; with a sync, as [`LocalFs::fsync`]:
+    /// then the data may be there.
     pub async fn write(
         &self,
         gfid: Gfid,
@@ -194,7 +203,14 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    async fn write_data(&self, gfid: Gfid, offset: u64, data: Bytes, mode: WriteMode, writer: Writer) -> Result<()> {
+    async fn write_data(
+        &self,
+        gfid: Gfid,
+        offset: u64,
+        data: Bytes,
+        mode: WriteMode,
+        writer: Writer,
+    ) -> Result<()> {
         let (len, caller) = (data.len() as u64, writer.caller);
         let (op, mut plan) = self.enter_to_write(gfid, offset, len, mode.append, caller).await?;
         self.permit(op.inode(), mode.append)?;
@@ -209,14 +225,24 @@ impl<B: Backend> LocalFs<B> {
         let file = inode.with(|state| state.file());
         let sync = self.begin_sync(&inode, &plan, caller);
         // Who waits for a sync waits for the write.
-        let window = if plan.follows == SyncKind::None { self.shared.options.write_behind_bytes } else { 0 };
+        let window =
+            if plan.follows == SyncKind::None { self.shared.options.write_behind_bytes } else { 0 };
         let (op, behind) = match op.stay_behind(len, window) {
             Ok(staying) => (None, Some(staying)),
             Err(op) => (Some(Arc::new(op)), None),
         };
-        let ending =
-            Ending { sync, behind: behind.clone().map(|behind| behind as _), guard: op.clone().map(|op| op as _) };
-        self.backend.write(file, plan.offset, data, plan.hint, ending).await?;
+        let ending = Ending {
+            sync,
+            behind: behind.clone().map(|behind| behind as _),
+            guard: op.clone().map(|op| op as _),
+            frees: false,
+        };
+        let written = self.backend.write(file, plan.offset, data, plan.hint, ending).await;
+        if written.is_err() {
+            // What comes behind it may leave a hole here.
+            inode.with(|state| state.spreads(Footprint::Sparse));
+        }
+        written?;
         inode.with(|state| state.wrote(plan.offset + len, caller.now));
         if plan.offset != offset {
             // The kernel has put the data into its pages at the offset that it believed in.
@@ -249,12 +275,16 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// If a sync is expected after this write, its part at the service begins here. True if the shards are to begin, too.
+    /// If a sync is expected after this write, its part at the service begins here. True if the
+    /// shards are to begin, too.
     fn begin_sync(&self, inode: &Arc<Inode>, plan: &WritePlan, caller: Caller) -> bool {
         if plan.follows == SyncKind::None || !self.shared.options.sync_ahead {
             return false;
         }
-        if plan.follows == SyncKind::Full && !plan.grows && inode.with(|state| state.touch_ahead(caller.now)) {
+        if plan.follows == SyncKind::Full
+            && !plan.grows
+            && inode.with(|state| state.touch_ahead(caller.now))
+        {
             self.tell_ahead(Arc::clone(inode));
         }
         true
@@ -276,7 +306,8 @@ impl<B: Backend> LocalFs<B> {
 
     /// Zeroes what the size would grow over; the caller has the file alone.
     async fn zero_gap(&self, inode: &Inode, to: u64) -> Result<()> {
-        let (gap, file, hint) = inode.with(|state| (state.gap(to), state.file(), state.punch_hint()));
+        let (gap, file, hint) =
+            inode.with(|state| (state.gap(to), state.file(), state.punch_hint()));
         if let Some(gap) = gap {
             inode.with(InodeState::still_writes)?;
             inode.with(|state| state.begin_change());
@@ -286,12 +317,13 @@ impl<B: Backend> LocalFs<B> {
         Ok(())
     }
 
-    /// close(2): the owner's locks go, the service learns size and mtime. All data is acknowledged by the shards then; with
-    /// [`flush_behind`](super::FsOptions::flush_behind) both come later.
+    /// close(2): the owner's locks go, the service learns size and mtime. All data is acknowledged
+    /// by the shards then; with [`flush_behind`](super::FsOptions::flush_behind) both come later.
     ///
     /// # Errors
-    /// EIO if acknowledged writes of the file were lost and no fsync by this open file description has said so (a close does
-    /// not count as told: see [`OpenId`]); as [`LocalIo::reported`](crate::LocalIo::reported).
+    /// EIO if acknowledged writes of the file were lost and no fsync by this open file description
+    /// has said so (a close does not count as told: see [`OpenId`]); as
+    /// [`LocalIo::reported`](crate::LocalIo::reported).
     pub async fn flush(&self, gfid: Gfid, open: OpenId, owner: LockOwner) -> Result<()> {
         if self.shared.closes_at_once(gfid, owner) {
             return Ok(());
@@ -330,17 +362,25 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// fsync: everything about the file survives the loss of power. fdatasync: all that is needed to read it back, which
-    /// times are not.
+    /// fsync: everything about the file survives the loss of power. fdatasync: all that is needed
+    /// to read it back, which times are not.
     ///
     /// # Errors
-    /// As [`LocalIo::sync`](crate::LocalIo::sync). EIO, once for each open file description, if acknowledged writes of the file
-    /// were lost with a session, or something else of it with the power of the metadata service's machine.
-    pub async fn fsync(&self, gfid: Gfid, open: OpenId, datasync: bool, caller: Caller) -> Result<()> {
+    /// As [`LocalIo::sync`](crate::LocalIo::sync). EIO, once for each open file description, if
+    /// acknowledged writes of the file were lost with a session, or something else of it with the
+    /// power of the metadata service's machine.
+    pub async fn fsync(
+        &self,
+        gfid: Gfid,
+        open: OpenId,
+        datasync: bool,
+        caller: Caller,
+    ) -> Result<()> {
         self.vouched(async || self.fsync_once(gfid, open, datasync, caller).await).await
     }
 
-    /// Syncs, again if the service was started anew meanwhile: it may have lost what it then says to have synced.
+    /// Syncs, again if the service was started anew meanwhile: it may have lost what it then says
+    /// to have synced.
     async fn vouched(&self, sync: impl AsyncFn() -> Result<()>) -> Result<()> {
         loop {
             let start = self.shared.told.settled().await;
@@ -351,16 +391,26 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    async fn fsync_once(&self, gfid: Gfid, open: OpenId, datasync: bool, caller: Caller) -> Result<()> {
-        let Some(inode) = self.shared.table.get(gfid) else { return self.sync_told(gfid, open, caller).await };
-        inode.with(|state| state.sync_asked(if datasync { SyncKind::Data } else { SyncKind::Full }));
-        // Times may be durable before the data that they tell of. A size may not: a loss of power in between would leave
-        // zeros at the end of the file.
+    async fn fsync_once(
+        &self,
+        gfid: Gfid,
+        open: OpenId,
+        datasync: bool,
+        caller: Caller,
+    ) -> Result<()> {
+        let Some(inode) = self.shared.table.get(gfid) else {
+            return self.sync_told(gfid, open, caller).await;
+        };
+        inode
+            .with(|state| state.sync_asked(if datasync { SyncKind::Data } else { SyncKind::Full }));
+        // Times may be durable before the data that they tell of. A size may not: a loss of power
+        // in between would leave zeros at the end of the file.
         if inode.with(|state| state.has_grown()) {
             self.sync_data(&inode).await?;
             self.sync_attrs(&inode, datasync, caller).await?;
         } else {
-            let (data, attrs) = join_both(self.sync_data(&inode), self.sync_attrs(&inode, datasync, caller)).await;
+            let (data, attrs) =
+                join_both(self.sync_data(&inode), self.sync_attrs(&inode, datasync, caller)).await;
             data.and(attrs)?;
         }
         self.shared.usage.forget(gfid);
@@ -368,8 +418,8 @@ impl<B: Backend> LocalFs<B> {
         self.tell_sync(gfid, open)
     }
 
-    /// Sends what only this mount knows of the file's attributes and an fsync promises, and waits until it is on the service's
-    /// disk, in one trip.
+    /// Sends what only this mount knows of the file's attributes and an fsync promises, and waits
+    /// until it is on the service's disk, in one trip.
     async fn sync_attrs(&self, inode: &Inode, datasync: bool, caller: Caller) -> Result<()> {
         if datasync && inode.with(|state| state.is_size_synced()) {
             return Ok(());
@@ -390,7 +440,8 @@ impl<B: Backend> LocalFs<B> {
     /// fsync of a directory: what the service answered is on disk.
     ///
     /// # Errors
-    /// The service's; EIO, once for each open file description, if it lost names in the directory with its machine's power.
+    /// The service's; EIO, once for each open file description, if it lost names in the directory
+    /// with its machine's power.
     pub async fn sync_names(&self, dir: Gfid, open: OpenId, caller: Caller) -> Result<()> {
         self.vouched(async || self.sync_told(dir, open, caller).await).await
     }
@@ -408,7 +459,13 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// Sets the size, with any other attributes in `set` (whose size counts).
-    pub(super) async fn truncate(&self, gfid: Gfid, set: SetAttr, size: u64, writer: Writer) -> Result<Attr> {
+    pub(super) async fn truncate(
+        &self,
+        gfid: Gfid,
+        set: SetAttr,
+        size: u64,
+        writer: Writer,
+    ) -> Result<Attr> {
         let caller = writer.caller;
         checked_range(size, 0)?;
         let asked = self.stamp();
@@ -420,13 +477,23 @@ impl<B: Backend> LocalFs<B> {
         let (file, old, end) = inode.with(|state| (state.file(), state.size(), state.data_end()));
         // Of itself the kernel takes away some of the bits.
         let mode = self.mode_left(&inode, set.mode, writer).or(set.mode);
+        let (was, footprint) = inode.with(|state| (state.footprint(), state.footprint_at(size)));
+        // Behind the end may be space that nobody knows of here.
+        let end = if was == Footprint::Beyond { u64::MAX } else { end };
         self.clear_tail(&inode, size).await;
         // A truncation changes the content's time even when the size stays.
         let mtime = set.mtime.or(Some(caller.now));
-        // The size first: if this client dies in between, what lies beyond it is never seen, and whoever extends the
-        // file zeroes it. The other way round would leave zeros inside the size.
-        let sent =
-            self.send_attrs(&inode, SetAttr { size: Some(size), mtime, mode, ..set }, FlushKind::Whole, caller).await?;
+        // The size first: if this client dies in between, what lies beyond it is never seen, and
+        // whoever extends the file zeroes it. The other way round would leave zeros inside the
+        // size.
+        let sent = self
+            .send_attrs(
+                &inode,
+                SetAttr { size: Some(size), mtime, mode, footprint: Some(footprint), ..set },
+                FlushKind::Whole,
+                caller,
+            )
+            .await?;
         inode.with(InodeState::still_writes)?;
         inode.with(|state| state.truncated(size));
         if size < end {
@@ -465,23 +532,58 @@ impl<B: Backend> LocalFs<B> {
         self.check_size(inode, range.end)?;
         self.permit(inode, matches!(mode, AllocateMode::Allocate | AllocateMode::KeepSize))?;
         self.drop_rights(inode, writer, false).await?;
-        if mode == AllocateMode::KeepSize {
-            return Ok(());
-        }
-        let (file, size, hint) = inode.with(|state| (state.file(), state.size(), state.punch_hint()));
-        let inside = range.start..range.end.min(size);
-        if mode != AllocateMode::Allocate && inside.start < inside.end {
+        let reserves = matches!(mode, AllocateMode::Allocate | AllocateMode::KeepSize);
+        let (file, size, hint) =
+            inode.with(|state| (state.file(), state.size(), state.punch_hint()));
+        let is_beyond = inode.with(|state| state.footprint() == Footprint::Beyond);
+        let end = if mode == AllocateMode::Punch && is_beyond { u64::MAX } else { size };
+        let inside = range.start..range.end.min(end);
+        if !reserves && inside.start < inside.end {
+            inode.with(|state| state.spreads(Footprint::Sparse));
             inode.with(|state| state.begin_change());
             self.backend.punch(file, inside, hint).await?;
             inode.with(|state| state.wrote(0, caller.now));
             self.shared.usage.forget(gfid);
         }
         let extends = matches!(mode, AllocateMode::Allocate | AllocateMode::Zero);
-        if extends && range.end > size {
+        let extends = extends && range.end > size;
+        if extends {
             self.clear_tail(inode, range.end).await;
             self.zero_gap(inode, range.end).await?;
+        }
+        if reserves {
+            self.reserve(inode, range.clone(), caller).await?;
+        }
+        if extends {
+            inode.with(|state| state.spreads(Footprint::Sparse));
             inode.with(|state| state.wrote(range.end, caller.now));
         }
+        Ok(())
+    }
+
+    /// Takes space for a range. What cannot fit is refused before anything is done for it, however
+    /// large it is.
+    async fn reserve(&self, inode: &Inode, range: Range<u64>, caller: Caller) -> Result<()> {
+        let (file, size) = inode.with(|state| (state.file(), state.size()));
+        let wanted = range.end - range.start;
+        let (_, free) = self.space().await?;
+        if wanted > free {
+            // What the file has already is not needed once more.
+            let has = self.backend.allocated(file, range.end).await?;
+            if wanted > free.saturating_add(has) {
+                return posix(ENOSPC);
+            }
+        }
+        let is_behind = range.end > size;
+        let footprint = if is_behind { Footprint::Beyond } else { Footprint::Sparse };
+        if inode.with(|state| state.spreads(footprint)) {
+            // Before there is anything that nobody would look for when the file is removed.
+            let set = SetAttr { footprint: Some(footprint), ..SetAttr::default() };
+            self.send_attrs(inode, set, FlushKind::Whole, caller).await?;
+        }
+        inode.with(InodeState::still_writes)?;
+        self.backend.reserve(file, range).await?;
+        self.shared.usage.forget(inode.gfid());
         Ok(())
     }
 
@@ -489,7 +591,13 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// ENXIO beyond the end, and for data when none follows.
-    pub async fn seek(&self, gfid: Gfid, offset: u64, sought: Sought, caller: Caller) -> Result<u64> {
+    pub async fn seek(
+        &self,
+        gfid: Gfid,
+        offset: u64,
+        sought: Sought,
+        caller: Caller,
+    ) -> Result<u64> {
         // What may be stored and is not known yet counts as data, to the end.
         let is_known = self.stores_written_back(gfid).await;
         let seek = async |file, size| {
@@ -508,12 +616,42 @@ impl<B: Backend> LocalFs<B> {
         self.look_into(gfid, caller, seek).await
     }
 
+    /// Where a range of the file holds data, in order; the rest is hole. At the granularity of
+    /// stripes, and never beyond the size.
+    ///
+    /// # Errors
+    /// As [`LocalIo::read`](crate::LocalIo::read).
+    pub async fn extents(
+        &self,
+        gfid: Gfid,
+        range: Range<u64>,
+        caller: Caller,
+    ) -> Result<Vec<Range<u64>>> {
+        let is_known = self.stores_written_back(gfid).await;
+        let extents = async |file, size: u64| {
+            let inside = range.start..range.end.min(size);
+            match (inside.start < inside.end, is_known) {
+                (false, _) => Ok(Vec::new()),
+                // What may be stored and is not known yet counts as data.
+                (true, false) => Ok(vec![inside]),
+                (true, true) => self.backend.extents(file, inside).await,
+            }
+        };
+        self.look_into(gfid, caller, extents).await
+    }
+
     /// copy_file_range. Returns the bytes copied: fewer than asked at the end of the source. Holes
     /// are copied as holes.
     ///
     /// # Errors
     /// As [`LocalFs::read`] and [`LocalFs::write`], if nothing was copied.
-    pub async fn copy(&self, from: (Gfid, u64), to: (Gfid, u64), len: u64, writer: impl Into<Writer>) -> Result<u64> {
+    pub async fn copy(
+        &self,
+        from: (Gfid, u64),
+        to: (Gfid, u64),
+        len: u64,
+        writer: impl Into<Writer>,
+    ) -> Result<u64> {
         let writer = writer.into();
         checked_range(from.1, len)?;
         checked_range(to.1, len)?;
@@ -531,7 +669,13 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// Copies a hole, or a piece of data, that begins at `from`.
-    async fn copy_run(&self, from: (Gfid, u64), to: (Gfid, u64), len: u64, writer: Writer) -> Result<u64> {
+    async fn copy_run(
+        &self,
+        from: (Gfid, u64),
+        to: (Gfid, u64),
+        len: u64,
+        writer: Writer,
+    ) -> Result<u64> {
         let caller = writer.caller;
         let hole = async |file, size: u64| {
             let end = size.min(from.1 + len);
@@ -565,11 +709,12 @@ impl<B: Backend> LocalFs<B> {
         Ok((total, free))
     }
 
-    /// Makes everything written through this mount stable and known to the service (before unmounting).
+    /// Makes everything written through this mount stable and known to the service (before
+    /// unmounting).
     ///
     /// # Errors
-    /// The first that was met; what else can be made safe is, except that a service that times out is asked no more. EIO if something was
-    /// lost with a session before, and nobody was told.
+    /// The first that was met; what else can be made safe is, except that a service that times out
+    /// is asked no more. EIO if something was lost with a session before, and nobody was told.
     pub async fn sync_everything(&self) -> Result<()> {
         // Side by side: where nothing answers, both take the whole timeout.
         let data: Pin<Box<dyn Future<Output = Result<()>> + '_>> = Box::pin(async {
@@ -582,9 +727,13 @@ impl<B: Backend> LocalFs<B> {
             self.flush_each(&self.shared.table.all()).await?;
             self.ask(NamespaceOp::Sync, own_caller()).await.map(drop)
         };
-        join_all([data, Box::pin(self.vouched(names))]).await.into_iter().fold(Ok(()), Result::and)?;
+        join_all([data, Box::pin(self.vouched(names))])
+            .await
+            .into_iter()
+            .fold(Ok(()), Result::and)?;
         let is_lost = |inode: &Arc<Inode>| inode.with(|state| state.is_lost());
-        let is_untold = self.shared.told.any_untold() || self.shared.table.all().iter().any(is_lost);
+        let is_untold =
+            self.shared.told.any_untold() || self.shared.table.all().iter().any(is_lost);
         if is_untold { posix(EIO) } else { Ok(()) }
     }
 
@@ -593,7 +742,8 @@ impl<B: Backend> LocalFs<B> {
         let mut first = Ok(());
         for batch in inodes.chunks(FLUSHES_AT_ONCE) {
             let results = join_all(batch.iter().map(|inode| self.flush_attrs(inode))).await;
-            let silent = results.iter().any(|result| matches!(result, Err(ClientError::TimedOut(_))));
+            let silent =
+                results.iter().any(|result| matches!(result, Err(ClientError::TimedOut(_))));
             first = results.into_iter().fold(first, Result::and);
             if silent {
                 break;

@@ -1,8 +1,9 @@
-//! Whether the metadata service's disk has all that this mount has told it, so that an fsync need not ask.
+//! Whether the metadata service's disk has all that this mount has told it, so that an fsync need
+//! not ask.
 //!
-//! Contract: no I/O, no clock, for any thread. Every request goes through [`Durable::begin`] and [`Telling::end`]. A sync
-//! vouches for what had ended before it began. What other mounts did is looked at only by whether there were any: a new
-//! *term* ([`Term`]) counts as a change.
+//! Contract: no I/O, no clock, for any thread. Every request goes through [`Durable::begin`] and
+//! [`Telling::end`]. A sync vouches for what had ended before it began. What other mounts did is
+//! looked at only by whether there were any: a new *term* ([`Term`]) counts as a change.
 
 use crate::session::Term;
 use protocol::namespace::NamespaceOp;
@@ -32,7 +33,8 @@ enum Kind {
     Sync,
 }
 
-/// A request under way. Dropped without an end, it may have changed something and has synced nothing.
+/// A request under way. Dropped without an end, it may have changed something and has synced
+/// nothing.
 #[derive(Debug)]
 pub(super) struct Telling<'a> {
     durable: &'a Durable,
@@ -100,7 +102,7 @@ mod tests {
     use protocol::Gfid;
     use protocol::namespace::SetAttr;
 
-    const ALONE: Term = Term { number: 1, holds: true };
+    const ALONE: Term = Term { number: 1, holds: true, leased: false };
 
     fn setattr(sync: bool) -> NamespaceOp {
         NamespaceOp::SetAttr { gfid: Gfid::ROOT, set: SetAttr::default(), sync }
@@ -153,7 +155,7 @@ mod tests {
         durable.begin(ALONE, &NamespaceOp::Sync).end(true);
         assert!(durable.is_synced(ALONE));
         assert!(!durable.is_synced(Term { holds: false, ..ALONE }));
-        let later = Term { number: 2, holds: true };
+        let later = Term { number: 2, ..ALONE };
         assert!(!durable.is_synced(later), "between the terms there were others");
         durable.begin(later, &NamespaceOp::Sync).end(true);
         assert!(durable.is_synced(later));

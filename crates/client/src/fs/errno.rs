@@ -8,6 +8,7 @@ pub(crate) const EIO: i32 = 5;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const EFBIG: i32 = 27;
+pub(crate) const ENOSPC: i32 = 28;
 pub(crate) const ENXIO: i32 = 6;
 pub(crate) const ENODATA: i32 = 61;
 pub(crate) const EOPNOTSUPP: i32 = 95;

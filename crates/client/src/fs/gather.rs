@@ -76,7 +76,8 @@ impl super::Shared {
         let need = Need::shared(LeaseMode::Write);
         inode.with(|state| {
             let Small { offset, data, pages, now } = *small;
-            state.permits(need, at) == Permit::Go && state.gather(offset, data, now, self.options.page_bytes, pages)
+            state.permits(need, at) == Permit::Go
+                && state.gather(offset, data, now, self.options.page_bytes, pages)
         })
     }
 }
@@ -84,7 +85,14 @@ impl super::Shared {
 impl FileSystem {
     /// True if a write is done at once, beside others that are gathered: [`LocalFs::write`] with no
     /// sync would answer it early, too. `pages`: it came through the kernel's pages. Never blocks.
-    pub fn gather(&self, gfid: Gfid, offset: u64, data: &[u8], pages: bool, now: Timestamp) -> bool {
+    pub fn gather(
+        &self,
+        gfid: Gfid,
+        offset: u64,
+        data: &[u8],
+        pages: bool,
+        now: Timestamp,
+    ) -> bool {
         self.shared.gather(gfid, &Small { offset, data, pages, now }, self.client.moment())
     }
 }
@@ -106,7 +114,8 @@ impl<B: Backend> LocalFs<B> {
         if !inode.with(|state| state.gathers_after(written.start, written.end - written.start)) {
             return;
         }
-        let Ok(object_bytes) = inode.with(|state| self.backend.object_bytes(state.file().pool)) else {
+        let Ok(object_bytes) = inode.with(|state| self.backend.object_bytes(state.file().pool))
+        else {
             return inode.change(InodeState::gathering_over);
         };
         let start = written.end;

@@ -1,12 +1,12 @@
-//! What this mount knows of one open or cached regular file: who may do what now, and the attributes that only the
-//! holder of the lease knows.
+//! What this mount knows of one open or cached regular file: who may do what now, and the
+//! attributes that only the holder of the lease knows.
 //!
-//! Contract: a pure machine, no I/O, no clock, no waiting; the caller keeps it under a lock and waits outside. While a
-//! lease is held, `size` is the truth. Rules that it keeps:
-//! * an operation is let in only under a lease that allows it ([`Holder`] has the rules of leases), and a lease is given
-//!   back only with nobody inside;
-//! * bytes at or beyond the size may be garbage of a dead writer until `Tail` says otherwise, and are zeroed before
-//!   the size moves past them.
+//! Contract: a pure machine, no I/O, no clock, no waiting; the caller keeps it under a lock and
+//! waits outside. While a lease is held, `size` is the truth. Rules that it keeps:
+//! * an operation is let in only under a lease that allows it ([`Holder`] has the rules of leases),
+//!   and a lease is given back only with nobody inside;
+//! * bytes at or beyond the size may be garbage of a dead writer until `Tail` says otherwise, and
+//!   are zeroed before the size moves past them.
 
 mod following;
 mod gathering;
@@ -26,7 +26,7 @@ pub use habit::SyncKind;
 use mapping::Mapping;
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
 pub use metadata::lease::holder::{RecallStep, Ticket};
-use protocol::namespace::{Attr, Grant, Held, LeaseMode, Timestamp};
+use protocol::namespace::{Attr, Footprint, Grant, Held, LeaseMode, Timestamp};
 use protocol::{Epoch, Gfid, PoolId};
 use std::ops::Range;
 use std::task::Waker;
@@ -72,7 +72,8 @@ pub enum Entry {
     Entered,
     /// Wait for a change, then ask again.
     Wait,
-    /// Ask the service for this lease with `Open`, then call `granted` or `not_granted`, then ask again.
+    /// Ask the service for this lease with `Open`, then call `granted` or `not_granted`, then ask
+    /// again.
     Acquire(Ticket, LeaseMode),
 }
 
@@ -99,7 +100,8 @@ enum Tail {
 /// A write's place and what the data path must know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WritePlan {
-    /// Where the data goes; another place than asked only for an append of a kernel that knew an old size.
+    /// Where the data goes; another place than asked only for an append of a kernel that knew an
+    /// old size.
     pub offset: u64,
     /// See [`WriterHint`].
     pub hint: WriterHint,
@@ -136,9 +138,11 @@ pub struct InodeState {
     /// The tail was clean before the cut under way.
     cutting: bool,
     attrs: Attributes,
+    footprint: Footprint,
     habit: SyncHabit,
     kernel_cache: bool,
-    /// The write lease is on its way back: what the service is told now may be behind what another tells.
+    /// The write lease is on its way back: what the service is told now may be behind what another
+    /// tells.
     returning: bool,
     /// Where the kernel has pages locked, for requests under way.
     locked: Vec<Range<u64>>,
@@ -147,8 +151,8 @@ pub struct InodeState {
     set_ids: SetIds,
     mapping: Mapping,
     lost: bool,
-    /// How often the write lease went with a session while somebody had the file open, or without one, and for how many of these the
-    /// objecter was asked whether writes were lost.
+    /// How often the write lease went with a session while somebody had the file open, or without
+    /// one, and for how many of these the objecter was asked whether writes were lost.
     doubts: (u64, u64),
     last_used: u64,
     waiters: Vec<Waker>,
@@ -177,6 +181,7 @@ impl InodeState {
             tail: Tail::Known(0),
             cutting: false,
             attrs: Attributes::default(),
+            footprint: Footprint::Unknown,
             habit: SyncHabit::default(),
             kernel_cache: false,
             returning: false,
@@ -193,8 +198,8 @@ impl InodeState {
 
     // ---- entering and leaving
 
-    /// May the operation begin? `first` lets the task that just acquired the lease in before a waiting recall, so that
-    /// two clients that want one file both make progress.
+    /// May the operation begin? `first` lets the task that just acquired the lease in before a
+    /// waiting recall, so that two clients that want one file both make progress.
     pub fn try_enter(&mut self, need: Need, first: bool) -> Entry {
         if self.exclusive {
             return Entry::Wait;
@@ -249,10 +254,11 @@ impl InodeState {
         quiet
     }
 
-    /// Takes the file alone if nobody has it open or is inside, and the service knows all of it but its data: then the lease
-    /// may go back as soon as the data is stable.
+    /// Takes the file alone if nobody has it open or is inside, and the service knows all of it but
+    /// its data: then the lease may go back as soon as the data is stable.
     pub fn enter_if_idle(&mut self) -> bool {
-        let idle = self.opens == 0 && self.lease().is_some() && !self.has_to_tell() && self.is_quiet();
+        let idle =
+            self.opens == 0 && self.lease().is_some() && !self.has_to_tell() && self.is_quiet();
         let idle = idle && !self.holder.may_be_open();
         self.exclusive |= idle;
         idle
@@ -334,6 +340,7 @@ impl InodeState {
 
     fn adopt(&mut self, attr: &Attr) {
         self.attrs.adopted(attr.size);
+        self.footprint = attr.footprint;
         self.cut_elsewhere = attr.size < self.shown.max(self.size);
         self.shown = attr.size;
         self.pool = attr.pool;
@@ -347,7 +354,8 @@ impl InodeState {
         self.no_capability = false;
     }
 
-    /// The kernel starts to cache a new file. Nothing of it can be cached yet, so what is, is right.
+    /// The kernel starts to cache a new file. Nothing of it can be cached yet, so what is, is
+    /// right.
     pub fn kernel_cache_begins(&mut self) -> bool {
         self.kernel_cache = true;
         true
@@ -363,7 +371,8 @@ impl InodeState {
         is_right
     }
 
-    /// The session's time has run out: what the kernel has cached is not right any more. True if it may have something.
+    /// The session's time has run out: what the kernel has cached is not right any more. True if it
+    /// may have something.
     pub fn expired(&mut self) -> bool {
         self.kernel_cache = false;
         self.lease().is_some()
@@ -400,7 +409,8 @@ impl InodeState {
         self.opens
     }
 
-    /// One handle less. A release that was never opened here (a session that died between) counts for nothing.
+    /// One handle less. A release that was never opened here (a session that died between) counts
+    /// for nothing.
     pub fn closed(&mut self, now: u64) {
         self.opens = self.opens.saturating_sub(1);
         self.last_used = now;
@@ -409,13 +419,15 @@ impl InodeState {
         }
     }
 
-    /// Has a close nothing to wait for and nothing to tell? `ends_behind`: what is on its way, and what is to be told, may end later.
+    /// Has a close nothing to wait for and nothing to tell? `ends_behind`: what is on its way, and
+    /// what is to be told, may end later.
     pub fn closes_at_once(&self, ends_behind: bool) -> bool {
         let has_errors = self.lost || self.is_doubtful();
         !has_errors && (ends_behind || !self.is_behind() && !self.has_to_tell())
     }
 
-    /// May the service be told that the file is closed? If so, opens and other questions wait for `close_done`.
+    /// May the service be told that the file is closed? If so, opens and other questions wait for
+    /// `close_done`.
     pub fn try_close(&mut self) -> Option<Ticket> {
         if self.opens > 0 || self.has_to_tell() || !self.is_quiet() {
             return None;
@@ -457,7 +469,8 @@ impl InodeState {
             return;
         }
         let writes = self.lease() == Some(LeaseMode::Write);
-        self.lost |= writes && (self.is_untold() || self.opens > 0 && self.shared > 0 || self.behind > 0);
+        self.lost |=
+            writes && (self.is_untold() || self.opens > 0 && self.shared > 0 || self.behind > 0);
         self.doubts.0 += u64::from(writes);
         self.holder.claim_refused();
         self.attrs.lease_gone();
@@ -475,24 +488,27 @@ impl InodeState {
         }
     }
 
-    /// The recall that this task began is through: the lease is down to `keep` (`None` if it was not given back).
-    /// Returns a recall that came meanwhile and asks for more.
+    /// The recall that this task began is through: the lease is down to `keep` (`None` if it was
+    /// not given back). Returns a recall that came meanwhile and asks for more.
     pub fn recalled(&mut self, kept: Option<Option<LeaseMode>>) -> Option<Option<LeaseMode>> {
         self.returning = false;
         self.holder.recalled(kept)
     }
 
-    /// The session is dead: every lease is gone, and what was not flushed is for the service to find out.
+    /// The session is dead: every lease is gone, and what was not flushed is for the service to
+    /// find out.
     pub fn fenced(&mut self) {
         self.doubts.0 += u64::from(self.lease() == Some(LeaseMode::Write) && self.opens > 0);
-        self.lost |= self.is_untold() || self.lease() == Some(LeaseMode::Write) && self.write_end > self.size;
+        self.lost |= self.is_untold()
+            || self.lease() == Some(LeaseMode::Write) && self.write_end > self.size;
         self.holder.fenced();
         self.attrs.lease_gone();
         self.kernel_cache = false;
         self.returning = false;
     }
 
-    /// For an operation that is inside and has waited: did the write lease go with its session meanwhile?
+    /// For an operation that is inside and has waited: did the write lease go with its session
+    /// meanwhile?
     ///
     /// # Errors
     /// EIO if it did: the file may be another's.
@@ -537,7 +553,8 @@ impl InodeState {
         self.write_end.max(self.size)
     }
 
-    /// Unknown bytes that would become visible if the size moved past `to`: zero them alone, then `zeroed`.
+    /// Unknown bytes that would become visible if the size moved past `to`: zero them alone, then
+    /// `zeroed`.
     pub fn gap(&self, to: u64) -> Option<Range<u64>> {
         match self.tail {
             Tail::Clean => None,
@@ -557,8 +574,8 @@ impl InodeState {
 
     /// Plans a write of `len` bytes; `None` if a gap must be zeroed first.
     pub fn begin_write(&mut self, offset: u64, len: u64, append: bool) -> Option<WritePlan> {
-        // The kernel appends where it believes the end to be. Only a size that another client made can be news to it;
-        // our own writes it has seen.
+        // The kernel appends where it believes the end to be. Only a size that another client made
+        // can be news to it; our own writes it has seen.
         let beyond = self.cut_elsewhere && offset > self.data_end();
         let stale = append && (offset < self.base_size || beyond);
         let offset = if stale { self.data_end() } else { offset };
@@ -570,6 +587,9 @@ impl InodeState {
             // The kernel will believe in an end before this one until it asks again.
             self.base_size = self.base_size.max(end);
         }
+        if offset > self.data_end() {
+            self.spreads(Footprint::Sparse);
+        }
         let zero_from = match self.tail {
             Tail::Clean => self.data_end(),
             Tail::Known(_) => u64::MAX,
@@ -577,7 +597,8 @@ impl InodeState {
         self.write_end = self.write_end.max(end);
         self.zeroed(end);
         self.holder.write_begins();
-        let hint = WriterHint { zero_from, size_after: self.size.max(end), grant: Some(self.token()) };
+        let hint =
+            WriterHint { zero_from, size_after: self.size.max(end), grant: Some(self.token()) };
         Some(WritePlan { offset, hint, grows: end > self.size, follows: self.habit.write_begins() })
     }
 
@@ -601,8 +622,9 @@ impl InodeState {
         }
     }
 
-    /// May a write of so many bytes be answered before it is reported? If so, `behind_ended` follows. One may, however large, and
-    /// others as long as all are no more bytes than the window has; with a window of zero none.
+    /// May a write of so many bytes be answered before it is reported? If so, `behind_ended`
+    /// follows. One may, however large, and others as long as all are no more bytes than the window
+    /// has; with a window of zero none.
     pub fn stay_behind(&mut self, bytes: u64, window: u64) -> bool {
         if window == 0 || self.behind > 0 && self.behind + bytes > window {
             return false;
@@ -624,6 +646,22 @@ impl InodeState {
         self.behind > 0
     }
 
+    /// What the size tells of the file's space.
+    pub fn footprint(&self) -> Footprint {
+        self.footprint
+    }
+
+    /// It tells less from now on, which the service learns with the times of the change that makes
+    /// it so. False: that is no news.
+    pub fn spreads(&mut self, to: Footprint) -> bool {
+        let is_news = to > self.footprint && self.lease() == Some(LeaseMode::Write);
+        if is_news {
+            self.footprint = to;
+            self.attrs.spread();
+        }
+        is_news
+    }
+
     /// The service has recorded `size`. Bytes beyond it are unknown until `truncated_data`.
     pub fn truncated(&mut self, size: u64) {
         self.cutting = size < self.data_end() && self.tail == Tail::Clean;
@@ -636,8 +674,18 @@ impl InodeState {
         }
         self.base_size = self.base_size.min(size);
         self.attrs.size_told(size);
+        self.footprint = self.footprint_at(size);
         self.size = size;
         self.write_end = size;
+    }
+
+    /// What a truncation to this size makes of the footprint.
+    pub fn footprint_at(&self, size: u64) -> Footprint {
+        match size {
+            0 => Footprint::Dense,
+            size if size > self.size => self.footprint.max(Footprint::Sparse),
+            _ => self.footprint,
+        }
     }
 
     /// The data between the size and `old_end`, where it ended before, is gone.
@@ -712,7 +760,11 @@ impl InodeState {
     /// Nothing is known here that would be missed.
     pub fn is_forgettable(&self) -> bool {
         let tells_nothing = !self.lost && !self.is_doubtful();
-        self.opens == 0 && self.lease().is_none() && !self.holder.may_be_open() && tells_nothing && self.is_quiet()
+        self.opens == 0
+            && self.lease().is_none()
+            && !self.holder.may_be_open()
+            && tells_nothing
+            && self.is_quiet()
     }
 
     fn is_quiet(&self) -> bool {

@@ -1,13 +1,17 @@
-//! What this mount knows of names and attributes while it is the only one, so that nobody has to be asked.
+//! What this mount knows of names and attributes while it is the only one, or has leases on them,
+//! so that nobody has to be asked.
 //!
-//! Contract: no I/O, no clock; the lock is held for state changes only. What is kept is true for one *term* of the metadata
-//! service: until another mount arrives, or the service changes something by itself. Every request goes through
-//! [`Known::begin`] and [`Question::end`], so that
-//! * what a request may change is forgotten before it is sent, and nothing is learned of it while it is under way;
+//! Contract: no I/O, no clock; the lock is held for state changes only. What is kept is true for
+//! one *term* of the metadata service: until another mount arrives, or the service changes
+//! something by itself; and, where there are several mounts, until the service asks for the lease
+//! on it ([`Known::recalled`]). While there are several, answers teach only what they say that
+//! there is a lease on. Every request goes through [`Known::begin`] and [`Question::end`], so that
+//! * what a request may change is forgotten before it is sent, and nothing is learned of it while
+//!   it is under way;
 //! * an answer teaches only what no other request of this mount was changing since it was asked.
 //!
-//! What is known is therefore what the service would say now, except for sizes, times and changes that only this mount knows
-//! ([`super::inode::InodeState::merge`]).
+//! What is known is therefore what the service would say now, except for sizes, times and changes
+//! that only this mount knows ([`super::inode::InodeState::merge`]).
 
 use super::Result;
 use super::errno::ENOENT;
@@ -15,18 +19,22 @@ use crate::error::ClientError;
 use crate::session::{Answered, Term};
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
-use protocol::namespace::{Attr, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, RenameMode, Reply, SetAttr};
+use protocol::namespace::{
+    Attr, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, RenameMode, Reply, SetAttr,
+};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
-/// Names and attributes kept at most; beyond it all are forgotten. Some 10 MiB with names of usual length.
+/// Names and attributes kept at most; beyond it all are forgotten. Some 10 MiB with names of usual
+/// length.
 const KNOWN_MAX: usize = 32_768;
-/// Entries of a directory that is listed from here, at most: what one answer of the service brings, so that sorting them
-/// stays short.
+/// Entries of a directory that is listed from here, at most: what one answer of the service brings,
+/// so that sorting them stays short.
 const LISTED_MAX: usize = 1024;
-/// Names and files that may be told apart where requests under way are concerned: well above the requests of a mount.
+/// Names and files that may be told apart where requests under way are concerned: well above the
+/// requests of a mount.
 const SLOTS: usize = 1024;
 
 /// A directory and a name in it.
@@ -54,7 +62,8 @@ enum Name {
 #[derive(Debug, Default)]
 struct Names {
     known: HashMap<Vec<u8>, Name>,
-    /// A name that is not in `known` is free: the directory was made by this mount, or listed from end to end.
+    /// A name that is not in `known` is free: the directory was made by this mount, or listed from
+    /// end to end.
     complete: bool,
     /// The directory that holds this one.
     parent: Option<Gfid>,
@@ -81,8 +90,9 @@ struct Inner {
     slots: Vec<Slot>,
     /// Names that requests under way change, and how many do.
     changing: HashMap<Place, u32>,
-    /// Two requests under way change one name, so what they do to which file depends on their order: nothing is learned
-    /// before all that change names have ended. Kernels lock a directory, so that only a request that was given up is met.
+    /// Two requests under way change one name, so what they do to which file depends on their
+    /// order: nothing is learned before all that change names have ended. Kernels lock a directory,
+    /// so that only a request that was given up is met.
     is_muddled: bool,
     /// Nothing that was asked before this is learned.
     learn_from: u64,
@@ -123,7 +133,9 @@ impl Topic {
         let (first, second) = match self {
             Self::Made(place, _) | Self::Removed(place) => (Some(place), None),
             Self::Moved { from, to, .. } => (Some(from), Some(to)),
-            Self::Lookup(_) | Self::File | Self::Entries { .. } | Self::Parent(_) | Self::Other => (None, None),
+            Self::Lookup(_) | Self::File | Self::Entries { .. } | Self::Parent(_) | Self::Other => {
+                (None, None)
+            }
         };
         first.into_iter().chain(second)
     }
@@ -145,7 +157,8 @@ impl Known {
         Self { inner: ContentionMutex::new(locks, "fs known names", inner) }
     }
 
-    /// The file of a name: its attributes as the service has them, or ENOENT. `None` if the service has to be asked.
+    /// The file of a name: its attributes as the service has them, or ENOENT. `None` if the service
+    /// has to be asked.
     pub(super) fn lookup(&self, term: Term, parent: Gfid, name: &[u8]) -> Option<Result<Attr>> {
         let inner = self.inner.lock();
         if !inner.is_true_in(term) {
@@ -164,13 +177,17 @@ impl Known {
         inner.attrs.get(&gfid).filter(|_| inner.is_true_in(term)).copied()
     }
 
-    /// All entries of a directory in name order, as the service has them. `None` if it has to be asked.
+    /// All entries of a directory in name order, as the service has them. `None` if it has to be
+    /// asked.
     pub(super) fn entries(&self, term: Term, directory: Gfid) -> Option<Vec<DirEntry>> {
         let inner = self.inner.lock();
         if !inner.is_true_in(term) {
             return None;
         }
-        let names = inner.names.get(&directory).filter(|names| names.complete && names.known.len() <= LISTED_MAX)?;
+        let names = inner
+            .names
+            .get(&directory)
+            .filter(|names| names.complete && names.known.len() <= LISTED_MAX)?;
         let mut entries = Vec::with_capacity(names.known.len());
         for (name, is) in &names.known {
             match is {
@@ -204,9 +221,20 @@ impl Known {
         Question { known: self, topic, term: term.number, asked: inner.clock, changes }
     }
 
-    /// The session is dead.
-    pub(super) fn forget_all(&self) {
-        self.inner.lock().forget_all();
+    /// The lease on a file or directory and its names, or on all, is asked for, or gone: what is
+    /// known of it is forgotten, and of what was asked before nothing is learned.
+    pub(super) fn recalled(&self, gfid: Option<Gfid>) {
+        let mut inner = self.inner.lock();
+        inner.clock += 1;
+        // Rule: NamesAsked - the answer to what was asked before may have been given before.
+        inner.learn_from = inner.clock;
+        match gfid {
+            Some(gfid) => {
+                inner.count -= usize::from(inner.attrs.remove(&gfid).is_some());
+                inner.forget_names(gfid);
+            }
+            None => inner.forget_all(),
+        }
     }
 }
 
@@ -216,7 +244,8 @@ impl Question<'_> {
         let mut inner = self.known.inner.lock();
         let changes = std::mem::take(&mut self.changes);
         inner.release(&changes, &self.topic);
-        if term.number == self.term && inner.is_true_in(term) {
+        let is_covered = term.holds || answer.as_ref().is_ok_and(|answered| answered.covered);
+        if term.number == self.term && inner.is_true_in(term) && is_covered {
             inner.learn(&self.topic, self.asked, answer);
         }
         inner.mark(&changes);
@@ -235,7 +264,7 @@ impl Drop for Question<'_> {
 
 impl Inner {
     fn is_true_in(&self, term: Term) -> bool {
-        term.holds && term.number == self.term
+        (term.holds || term.leased) && term.number == self.term
     }
 
     fn acquire(&mut self, slots: &Slots, topic: &Topic) {
@@ -292,9 +321,15 @@ impl Inner {
     fn name(&self, parent: Gfid, name: &[u8]) -> Name {
         match self.names.get(&parent) {
             None => Name::Unknown,
+            // No entries: NFS servers ask for them.
+            Some(_) if name == b"." || name == b".." => Name::Unknown,
             Some(names) => {
                 // Of a name that no file can have the service says more than that it is free.
-                let absent = if names.complete && name.len() <= NAME_BYTES_MAX { Name::Free } else { Name::Unknown };
+                let absent = if names.complete && name.len() <= NAME_BYTES_MAX {
+                    Name::Free
+                } else {
+                    Name::Unknown
+                };
                 names.known.get(name).copied().unwrap_or(absent)
             }
         }
@@ -308,7 +343,9 @@ impl Inner {
         let mut changes = Slots::new();
         let topic = match op {
             NamespaceOp::Lookup { parent, name } => Topic::Lookup(place(parent, name)),
-            NamespaceOp::GetAttr { .. } | NamespaceOp::Open { .. } | NamespaceOp::CreateUnnamed { .. } => Topic::File,
+            NamespaceOp::GetAttr { .. }
+            | NamespaceOp::Open { .. }
+            | NamespaceOp::CreateUnnamed { .. } => Topic::File,
             NamespaceOp::Parent { gfid } => Topic::Parent(*gfid),
             NamespaceOp::SetAttr { gfid, .. } | NamespaceOp::SetFlags { gfid, .. } => {
                 self.change_file(&mut changes, *gfid);
@@ -340,12 +377,22 @@ impl Inner {
             NamespaceOp::Rename { parent, name, new_parent, new_name, mode } => {
                 let file = self.change_name_and_file(&mut changes, *parent, name);
                 let target = self.change_name_and_file(&mut changes, *new_parent, new_name);
-                // Two names of one file: a rename leaves both. A target of which nothing is known may be one.
-                let file = if target == file || target == Name::Unknown { Name::Unknown } else { file };
-                Topic::Moved { from: place(parent, name), to: place(new_parent, new_name), file, mode: *mode }
+                // Two names of one file: a rename leaves both. A target of which nothing is known
+                // may be one.
+                let file =
+                    if target == file || target == Name::Unknown { Name::Unknown } else { file };
+                Topic::Moved {
+                    from: place(parent, name),
+                    to: place(new_parent, new_name),
+                    file,
+                    mode: *mode,
+                }
             }
-            NamespaceOp::ReadDir { gfid, after, .. } => Topic::Entries { dir: *gfid, begins: after.is_empty() },
+            NamespaceOp::ReadDir { gfid, after, .. } => {
+                Topic::Entries { dir: *gfid, begins: after.is_empty() }
+            }
             NamespaceOp::Close { .. }
+            | NamespaceOp::ReturnNames { .. }
             | NamespaceOp::Reclaim { .. }
             | NamespaceOp::Mount
             | NamespaceOp::Lock { .. }
@@ -425,11 +472,14 @@ impl Inner {
                 if *kind == FileKind::Directory {
                     self.forget_names(attr.gfid);
                     let parent = self.is_settled(SLOTS, asked).then_some(place.0);
-                    self.names.insert(attr.gfid, Names { complete: true, parent, ..Names::default() });
+                    self.names
+                        .insert(attr.gfid, Names { complete: true, parent, ..Names::default() });
                     self.count += 1;
                 }
             }
-            (Reply::Attr(attr) | Reply::Opened { attr, .. }, Topic::File) => self.learn_attr(attr, asked),
+            (Reply::Attr(attr) | Reply::Opened { attr, .. }, Topic::File) => {
+                self.learn_attr(attr, asked)
+            }
             (Reply::Done, Topic::Removed(place)) => self.learn_name(place, Name::Free, asked),
             (Reply::Done, Topic::Moved { from, to, file: file @ Name::Is(_), mode })
                 if *mode != RenameMode::Exchange =>
@@ -457,12 +507,16 @@ impl Inner {
 
     /// Some entries of a directory, or all.
     fn learn_entries(&mut self, dir: Gfid, entries: &[DirEntry], all: bool, asked: u64) {
-        // Whatever changes a name in a directory changes the directory, so if that is settled all its names are.
+        // Whatever changes a name in a directory changes the directory, so if that is settled all
+        // its names are.
         let settled = self.is_settled(slot_of(dir), asked) && self.is_settled(SLOTS, asked);
         if all && settled && !entries.iter().any(|entry| entry.written_elsewhere) {
             let parent = self.names_of(dir).parent;
             self.forget_names(dir);
-            let known = entries.iter().map(|entry| (entry.name.clone(), Name::Is(entry.attr.gfid))).collect();
+            let known = entries
+                .iter()
+                .map(|entry| (entry.name.clone(), Name::Is(entry.attr.gfid)))
+                .collect();
             self.names.insert(dir, Names { known, complete: true, parent });
             self.count += entries.len() + 1;
         }

@@ -1,7 +1,8 @@
 //! Getting into a file under a lease, and giving the lease back.
 //!
-//! Contract: [`LocalFs::enter`] returns with the operation inside and the lease held. A lease goes back in this order:
-//! writes synced until stable, the kernel's pages dropped, nobody inside, synced again, attributes and lease returned.
+//! Contract: [`LocalFs::enter`] returns with the operation inside and the lease held. A lease goes
+//! back in this order: writes synced until stable, the kernel's pages dropped, nobody inside,
+//! synced again, attributes and lease returned.
 
 use super::errno::{EIO, ENOENT, ESTALE};
 use super::inode::{Access, Flush, FlushKind, InodeState, Need, RecallStep, Sent};
@@ -17,13 +18,15 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How often the kernel's pages are dropped with operations still coming, before they are made to wait. Dropping waits
-/// for pages that operations have locked, so holding all operations back first could never end.
+/// How often the kernel's pages are dropped with operations still coming, before they are made to
+/// wait. Dropping waits for pages that operations have locked, so holding all operations back first
+/// could never end.
 pub(super) const INVALIDATE_ROUNDS: u32 = 3;
-/// How long a round may take: far above what dropping pages costs, far below what a recall may take.
+/// How long a round may take: far above what dropping pages costs, far below what a recall may
+/// take.
 pub(super) const INVALIDATE_WAIT: Duration = Duration::from_millis(200);
-/// How long a recall waits for what is inside a file: longer than operations take before they fail by themselves. Writes that were
-/// answered early end only with the shards that must have them.
+/// How long a recall waits for what is inside a file: longer than operations take before they fail
+/// by themselves. Writes that were answered early end only with the shards that must have them.
 const ALONE_WAIT: Duration = Duration::from_secs(40);
 
 /// An answer of another kind than the question's.
@@ -32,46 +35,63 @@ pub(super) fn unexpected(what: &'static str, reply: &Reply) -> ClientError {
 }
 
 impl<B: Backend> LocalFs<B> {
-    /// Lets an operation into a file, with the lease that it needs. One on data is refused (EIO) where somebody goes on as
-    /// if he held a lock that went with a session.
+    /// Lets an operation into a file, with the lease that it needs. One on data is refused (EIO)
+    /// where somebody goes on as if he held a lock that went with a session.
     pub(super) async fn enter(&self, gfid: Gfid, need: Need, caller: Caller) -> Result<Op> {
         let inode = self.shared.table.get_or_insert(gfid);
         let mut first = false;
         loop {
             match inode.enter(need, first).await {
-                Entered::Inside(op) => match inode.with(|state| state.permits(need, self.backend.moment())) {
-                    Permit::Go if need.lease.is_some() && !need.open && self.shared.locks.are_lost(gfid) => {
-                        return Err(ClientError::Posix(EIO));
-                    }
-                    Permit::Go => {
-                        if !need.open {
-                            self.gathered(&inode).await;
+                Entered::Inside(op) => {
+                    match inode.with(|state| state.permits(need, self.backend.moment())) {
+                        Permit::Go
+                            if need.lease.is_some()
+                                && !need.open
+                                && self.shared.locks.are_lost(gfid) =>
+                        {
+                            return Err(ClientError::Posix(EIO));
                         }
-                        return Ok(op);
+                        Permit::Go => {
+                            if !need.open {
+                                self.gathered(&inode).await;
+                            }
+                            return Ok(op);
+                        }
+                        Permit::NotHeld => first = false,
+                        Permit::Expired | Permit::OldMap(_) => {
+                            drop(op);
+                            self.backend.usable(inode.with(|state| state.epoch())).await?;
+                        }
                     }
-                    Permit::NotHeld => first = false,
-                    Permit::Expired | Permit::OldMap(_) => {
-                        drop(op);
-                        self.backend.usable(inode.with(|state| state.epoch())).await?;
-                    }
-                },
-                Entered::Acquire(asking, mode) => first = self.acquire(&inode, asking, mode, caller).await?,
+                }
+                Entered::Acquire(asking, mode) => {
+                    first = self.acquire(&inode, asking, mode, caller).await?
+                }
             }
         }
     }
 
     /// Asks the service. False if the answer is void and has to be asked for again.
-    async fn acquire(&self, inode: &Arc<Inode>, asking: Asking, mode: LeaseMode, caller: Caller) -> Result<bool> {
+    async fn acquire(
+        &self,
+        inode: &Arc<Inode>,
+        asking: Asking,
+        mode: LeaseMode,
+        caller: Caller,
+    ) -> Result<bool> {
         let op = NamespaceOp::Open { gfid: inode.gfid(), lease: mode };
         match self.ask_once(op, caller).await {
             Ok(Reply::Opened { attr, grant: Some(grant) }) => {
                 if grant.mode < mode {
-                    return Err(ClientError::Protocol(format!("{grant:?} where {mode:?} was asked for")));
+                    return Err(ClientError::Protocol(format!(
+                        "{grant:?} where {mode:?} was asked for"
+                    )));
                 }
                 Ok(inode.change(|state| state.granted(asking.ticket(), &attr, grant)))
             }
             Ok(reply) => Err(unexpected("open", &reply)),
-            // The inode number is the kernel's from a lookup: it existed, and its last link is gone.
+            // The inode number is the kernel's from a lookup: it existed, and its last link is
+            // gone.
             Err(ClientError::Posix(ENOENT)) => Err(ClientError::Posix(ESTALE)),
             Err(ClientError::Fenced(_)) => {
                 self.backend.usable(Epoch::default()).await?;
@@ -81,13 +101,15 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// Attributes of the service with what only this mount knows; `asked` is the stamp from before it was asked.
+    /// Attributes of the service with what only this mount knows; `asked` is the stamp from before
+    /// it was asked.
     pub(super) fn merged(&self, attr: Attr, asked: u64) -> Attr {
         self.shared.merged(attr, asked)
     }
 
-    /// Sends what only this mount knows of the file's attributes, together with `user`'s changes, in one request.
-    /// After an fsync's they are on the service's disk. Returns the service's answer; `None` if there was nothing to send.
+    /// Sends what only this mount knows of the file's attributes, together with `user`'s changes,
+    /// in one request. After an fsync's they are on the service's disk. Returns the service's
+    /// answer; `None` if there was nothing to send.
     pub(super) async fn send_attrs(
         &self,
         inode: &Inode,
@@ -106,6 +128,7 @@ impl<B: Backend> LocalFs<B> {
             mtime: user.mtime.or(flush.set.mtime),
             // A change by the user moves ctime to now, which is later than any write's.
             ctime: if user == SetAttr::default() { flush.set.ctime } else { user.ctime },
+            footprint: user.footprint.or(flush.set.footprint),
             times_follow: flush.set.times_follow,
         };
         if set == SetAttr::default() {
@@ -120,7 +143,9 @@ impl<B: Backend> LocalFs<B> {
             self.nothing_behind(inode).await?;
             inode.with(InodeState::still_writes)?;
         }
-        let reply = self.ask(NamespaceOp::SetAttr { gfid: inode.gfid(), set, sync: flush.sync }, caller).await;
+        let reply = self
+            .ask(NamespaceOp::SetAttr { gfid: inode.gfid(), set, sync: flush.sync }, caller)
+            .await;
         match reply {
             Ok(Reply::Attr(attr)) => {
                 sending.done(if flush.sync { Sent::Synced } else { Sent::Told }, &attr);
@@ -131,7 +156,8 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// Sends size and times, as they are now, if only this mount knows them. A file that is gone needs none.
+    /// Sends size and times, as they are now, if only this mount knows them. A file that is gone
+    /// needs none.
     pub(super) async fn flush_attrs(&self, inode: &Inode) -> Result<()> {
         if !inode.with(|state| state.has_to_tell()) {
             return Ok(());
@@ -189,7 +215,8 @@ impl<B: Backend> LocalFs<B> {
             }
             next = recalling.done(result.is_ok().then_some(keep));
             if let Ok(false) = result {
-                // Operations may ask for leases again by now, so those that have pages locked come to an end.
+                // Operations may ask for leases again by now, so those that have pages locked come
+                // to an end.
                 self.shared.kernel.invalidate(inode.gfid(), WHOLE_FILE).await;
             }
             if let Some(more) = next
@@ -216,9 +243,13 @@ impl<B: Backend> LocalFs<B> {
         let request = NamespaceOp::ReturnLease { gfid, keep, set: SetAttr::default() };
         match self.ask(request, own_caller()).await {
             Ok(_) | Err(ClientError::Posix(ENOENT)) => {}
-            Err(error @ (ClientError::Posix(_) | ClientError::Fenced(_) | ClientError::Closed)) => return Err(error),
+            Err(error @ (ClientError::Posix(_) | ClientError::Fenced(_) | ClientError::Closed)) => {
+                return Err(error);
+            }
             // The service may have it, and have given it to somebody else. If not, it asks again.
-            Err(error) => tracing::warn!(%gfid, %error, "no answer to a lease given back: it is taken for gone"),
+            Err(error) => {
+                tracing::warn!(%gfid, %error, "no answer to a lease given back: it is taken for gone")
+            }
         }
         // Nobody may get in between the service's answer and our knowing of it.
         inode.with(|state| state.gave_back(keep));
@@ -226,10 +257,10 @@ impl<B: Backend> LocalFs<B> {
         Ok(clean)
     }
 
-    /// A closed file of which this mount has a lease, taken alone and with every write stable: the lease may go back with
-    /// the next request ([`InodeState::gave_back`] follows its success). The kernel's pages of a file that nobody has open
-    /// are dropped when it is opened without the lease. `None` if something would have to be waited for: then the service
-    /// asks for the lease.
+    /// A closed file of which this mount has a lease, taken alone and with every write stable: the
+    /// lease may go back with the next request ([`InodeState::gave_back`] follows its success). The
+    /// kernel's pages of a file that nobody has open are dropped when it is opened without the
+    /// lease. `None` if something would have to be waited for: then the service asks for the lease.
     pub(super) async fn enter_idle(&self, gfid: Gfid) -> Option<Op> {
         let op = self.shared.table.get(gfid)?.enter_if_idle()?;
         let (fs, inode) = (self.aside(), Arc::clone(op.inode()));
@@ -244,7 +275,8 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// Takes the file alone, unless what is inside does not end: then others go on, and the service asks again.
+    /// Takes the file alone, unless what is inside does not end: then others go on, and the service
+    /// asks again.
     async fn enter_alone(&self, inode: &Arc<Inode>) -> Result<Op> {
         let need = Need { access: Access::Exclusive, lease: None, open: false };
         let entered = async {
@@ -258,8 +290,8 @@ impl<B: Backend> LocalFs<B> {
         op.ok_or(ClientError::TimedOut("operations on a file whose lease is recalled"))
     }
 
-    /// Drops the kernel's pages, then takes the file alone. False if an operation may have put pages back meanwhile:
-    /// then they are dropped once more after the lease is gone.
+    /// Drops the kernel's pages, then takes the file alone. False if an operation may have put
+    /// pages back meanwhile: then they are dropped once more after the lease is gone.
     async fn drop_pages_and_enter(&self, inode: &Arc<Inode>) -> Result<(Op, bool)> {
         for _ in 0..INVALIDATE_ROUNDS {
             self.sync_data(inode).await?;
@@ -274,9 +306,12 @@ impl<B: Backend> LocalFs<B> {
         Ok((self.enter_alone(inode).await?, false))
     }
 
-    /// Drops the kernel's pages, unless one stays locked: its operation may wait for the very lease that is recalled.
+    /// Drops the kernel's pages, unless one stays locked: its operation may wait for the very lease
+    /// that is recalled.
     async fn invalidated_in_time(&self, gfid: Gfid) -> bool {
-        self.in_time(INVALIDATE_WAIT, self.shared.kernel.invalidate(gfid, WHOLE_FILE)).await.is_some()
+        self.in_time(INVALIDATE_WAIT, self.shared.kernel.invalidate(gfid, WHOLE_FILE))
+            .await
+            .is_some()
     }
 
     /// What comes of the future within this time.
@@ -289,8 +324,8 @@ impl<B: Backend> LocalFs<B> {
         .await
     }
 
-    /// Waits until the file's writes are stable (if this mount may have written it), and learns what a dead session lost of
-    /// them.
+    /// Waits until the file's writes are stable (if this mount may have written it), and learns
+    /// what a dead session lost of them.
     pub(super) async fn sync_data(&self, inode: &Inode) -> Result<()> {
         let look = |state: &mut InodeState| {
             let may_have_written = state.lease() == Some(LeaseMode::Write) || state.is_doubtful();

@@ -1,11 +1,12 @@
 //! Byte-range locks (`fcntl`): the service decides, this side waits and remembers.
 //!
-//! Contract: what an owner may hold is known here before the service is asked for it, so that a close that has to tell
-//! the service does, and one that has not costs nothing. A wait ends when the lock is held, by an error, or when
-//! `given_up` says so; then the lock is not held.
+//! Contract: what an owner may hold is known here before the service is asked for it, so that a
+//! close that has to tell the service does, and one that has not costs nothing. A wait ends when
+//! the lock is held, by an error, or when `given_up` says so; then the lock is not held.
 //!
-//! When the session dies its locks are another's to take, and a program that held one goes on as if it did. So its file can
-//! neither be read nor written on this mount (EIO) until whoever held the lock has closed it, as NFS has it.
+//! When the session dies its locks are another's to take, and a program that held one goes on as if
+//! it did. So its file can neither be read nor written on this mount (EIO) until whoever held the
+//! lock has closed it, as NFS has it.
 
 use super::errno::EIO;
 use super::{Backend, LocalFs, Result};
@@ -21,7 +22,8 @@ use std::time::Duration;
 
 const EINTR: i32 = 4;
 const EINPROGRESS: i32 = 115;
-/// How often a wait looks whether there is a session again, in place of one that died, and whether it was given up.
+/// How often a wait looks whether there is a session again, in place of one that died, and whether
+/// it was given up.
 const SESSION_PAUSE: Duration = Duration::from_millis(100);
 
 /// What this mount's processes hold, or may hold.
@@ -51,7 +53,10 @@ fn holder(owner: LockOwner) -> Holder {
 
 impl OwnLocks {
     pub(super) fn new(locks: &LockTable) -> Self {
-        Self { known: ContentionMutex::new(locks, "fs locks", Known::default()), lost: AtomicUsize::new(0) }
+        Self {
+            known: ContentionMutex::new(locks, "fs locks", Known::default()),
+            lost: AtomicUsize::new(0),
+        }
     }
 
     /// An owner asks for a lock, at once: the session of now is asked. Hand the number to `set`.
@@ -73,7 +78,8 @@ impl OwnLocks {
 
     /// Has somebody who has the file open lost a lock on it?
     pub(super) fn are_lost(&self, gfid: Gfid) -> bool {
-        self.lost.load(Ordering::Acquire) > 0 && self.known.lock().lost.iter().any(|(file, _)| *file == gfid)
+        self.lost.load(Ordering::Acquire) > 0
+            && self.known.lock().lost.iter().any(|(file, _)| *file == gfid)
     }
 
     /// Those that this holds for have closed the file.
@@ -110,10 +116,18 @@ impl OwnLocks {
         self.lost.load(Ordering::Acquire) > 0 || self.may_hold(gfid, owner)
     }
 
-    fn closed(&self, gfid: Gfid, owner: LockOwner) {
+    /// The owner is about to be told to have closed the file. True: it may hold something. What is
+    /// known of it goes now and not with the answer: the kernel names the next open file
+    /// description as this one, and that may ask for a lock meanwhile.
+    fn closes(&self, gfid: Gfid, owner: LockOwner) -> bool {
         let mut known = self.known.lock();
-        known.asked.remove(&(gfid, owner));
         known.table.clear(gfid, holder(owner), ByteRange::ALL);
+        known.asked.remove(&(gfid, owner))
+    }
+
+    /// The service could not be told.
+    fn not_closed(&self, gfid: Gfid, owner: LockOwner) {
+        self.known.lock().asked.insert((gfid, owner));
     }
 
     /// For `NamespaceOp::Reclaim`.
@@ -139,11 +153,18 @@ impl OwnLocks {
 }
 
 impl<B: Backend> LocalFs<B> {
-    async fn lock_op(&self, gfid: Gfid, owner: LockOwner, op: LockOp, caller: Caller) -> Result<Reply> {
+    async fn lock_op(
+        &self,
+        gfid: Gfid,
+        owner: LockOwner,
+        op: LockOp,
+        caller: Caller,
+    ) -> Result<Reply> {
         self.ask(NamespaceOp::Lock { gfid, owner, op }, caller).await
     }
 
-    /// F_GETLK: the lock of another owner, here or in another mount, that is in the way of this one.
+    /// F_GETLK: the lock of another owner, here or in another mount, that is in the way of this
+    /// one.
     ///
     /// # Errors
     /// The service's.
@@ -160,11 +181,34 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
+    /// The session whose lock is in the way of this one; its own has none.
+    ///
+    /// # Errors
+    /// The service's.
+    pub async fn lock_holder(
+        &self,
+        gfid: Gfid,
+        owner: LockOwner,
+        lock: RangeLock,
+        caller: Caller,
+    ) -> Result<Option<SessionId>> {
+        match self.lock_op(gfid, owner, LockOp::Who(lock), caller).await? {
+            Reply::Holder(found) => Ok(found),
+            other => Err(super::lease::unexpected("who holds a lock", &other)),
+        }
+    }
+
     /// F_SETLK.
     ///
     /// # Errors
     /// EAGAIN if another owner is in the way; ENOLCK; EIO if it was lost at once with the session.
-    pub async fn set_lock(&self, gfid: Gfid, owner: LockOwner, lock: RangeLock, caller: Caller) -> Result<()> {
+    pub async fn set_lock(
+        &self,
+        gfid: Gfid,
+        owner: LockOwner,
+        lock: RangeLock,
+        caller: Caller,
+    ) -> Result<()> {
         let deaths = self.shared.locks.asks(gfid, owner);
         self.lock_op(gfid, owner, LockOp::Set(lock), caller).await?;
         self.shared.locks.set(gfid, owner, lock, deaths)
@@ -207,7 +251,13 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// That the service was not told; the lock may be held until the file is closed.
-    pub async fn unlock(&self, gfid: Gfid, owner: LockOwner, range: ByteRange, caller: Caller) -> Result<()> {
+    pub async fn unlock(
+        &self,
+        gfid: Gfid,
+        owner: LockOwner,
+        range: ByteRange,
+        caller: Caller,
+    ) -> Result<()> {
         if !self.shared.locks.may_hold(gfid, owner) {
             return Ok(());
         }
@@ -223,19 +273,34 @@ impl<B: Backend> LocalFs<B> {
     /// That the service was not told; they may be held until the file is closed.
     pub async fn close_locks(&self, gfid: Gfid, owner: LockOwner) -> Result<()> {
         self.shared.locks.closes_lost(|file, whose| (file, whose) == (gfid, owner));
-        if self.shared.locks.may_hold(gfid, owner) {
-            self.lock_op(gfid, owner, LockOp::Close, super::own_caller()).await?;
-            self.shared.locks.closed(gfid, owner);
+        if self.shared.locks.closes(gfid, owner) {
+            let told = self.lock_op(gfid, owner, LockOp::Close, super::own_caller()).await;
+            return told.map(drop).inspect_err(|_| self.shared.locks.not_closed(gfid, owner));
         }
         Ok(())
     }
 
-    /// Nobody has the file open any more: what is left goes, such as locks of an open file description (F_OFD_SETLK).
+    /// Nobody has the file open any more: what is left goes, such as locks of an open file
+    /// description (F_OFD_SETLK).
     pub(super) async fn close_all_locks(&self, gfid: Gfid) -> Result<()> {
         self.shared.locks.closes_lost(|file, _| file == gfid);
         for owner in self.shared.locks.owners(gfid) {
             self.close_locks(gfid, owner).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_named_anew_while_the_last_one_of_that_name_is_closed_is_not_forgotten() {
+        let (locks, file, owner) = (OwnLocks::new(&LockTable::default()), Gfid::ROOT, LockOwner(7));
+        locks.asks(file, owner);
+        assert!(locks.closes(file, owner) && !locks.closes(file, owner));
+        locks.asks(file, owner);
+        assert!(locks.may_hold(file, owner), "its close has to be told");
     }
 }

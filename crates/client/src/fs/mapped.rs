@@ -57,7 +57,8 @@ impl<B: Backend> LocalFs<B> {
         if !self.shared.table.get(gfid).as_ref().is_some_and(may_hold) {
             return true;
         }
-        let is_back = self.within(STORES_WAIT_MAX, self.shared.kernel.invalidate(gfid, WHOLE_FILE)).await;
+        let is_back =
+            self.within(STORES_WAIT_MAX, self.shared.kernel.invalidate(gfid, WHOLE_FILE)).await;
         if !is_back {
             tracing::warn!(%gfid, "the kernel has not written back what was stored through mappings");
         }

@@ -1,30 +1,40 @@
-//! The file system as an async API: POSIX operations on a cluster, for FUSE and for whoever wants files without a mount.
+//! The file system as an async API: POSIX operations on a cluster, for FUSE and for whoever wants
+//! files without a mount.
 //!
-//! [`FileSystem`] is the handle that any thread holds; [`FileSystem::spawn`] brings an operation to a worker, where a
-//! [`LocalFs`] carries it out. What is known of a file lies in one place ([`inode::InodeState`], a pure machine) that all
-//! workers share under a lock held for nanoseconds; data goes to the cluster without any lock.
+//! [`FileSystem`] is the handle that any thread holds; [`FileSystem::spawn`] brings an operation to
+//! a worker, where a [`LocalFs`] carries it out. What is known of a file lies in one place
+//! ([`inode::InodeState`], a pure machine) that all workers share under a lock held for
+//! nanoseconds; data goes to the cluster without any lock.
 //!
 //! Contract:
 //! * Errors are errnos ([`ClientError::errno`](crate::ClientError::errno)).
-//! * A file is read under a read lease and written under the write lease of the metadata service. Leases stay after the
-//!   close, up to `leases_cached_max`, and go back when they are recalled: with every write stable, the attributes that
-//!   only the holder knew, and the kernel's pages dropped. Where the session's time runs out unrenewed, the pages are
-//!   dropped before the lease may be another's: `expiry`.
-//! * Size and mtime of a file written here are this mount's; the service learns them at close, fsync, recall, and after
-//!   `attr_flush_interval`, a size never before the data that it covers is acknowledged.
-//! * Writes are answered when all shards have acknowledged them, or, where asked for, when they are sent
-//!   ([`FsOptions::write_behind_bytes`]; small ones that follow each other may be sent as one: `gather`); then `fsync`, close, and
-//!   whoever wants the file alone wait for the shards. Where asked for, closes
-//!   and some changes of attributes are answered before they are told ([`FsOptions::flush_behind`]); `fsync` and other mounts wait.
+//! * A file is read under a read lease and written under the write lease of the metadata service.
+//!   Leases stay after the close, up to `leases_cached_max`, and go back when they are recalled:
+//!   with every write stable, the attributes that only the holder knew, and the kernel's pages
+//!   dropped. Where the session's time runs out unrenewed, the pages are dropped before the lease
+//!   may be another's: `expiry`.
+//! * Size and mtime of a file written here are this mount's; the service learns them at close,
+//!   fsync, recall, and after `attr_flush_interval`, a size never before the data that it covers is
+//!   acknowledged.
+//! * Writes are answered when all shards have acknowledged them, or, where asked for, when they are
+//!   sent ([`FsOptions::write_behind_bytes`]; small ones that follow each other may be sent as one:
+//!   `gather`); then `fsync`, close, and whoever wants the file alone wait for the shards. Where
+//!   asked for, closes and some changes of attributes are answered before they are told
+//!   ([`FsOptions::flush_behind`]); `fsync` and other mounts wait.
 //! * A sync that always follows the writes of a file begins with them ([`FsOptions::sync_ahead`]).
-//! * Where the session dies, the next one goes on: what only asks or reads is done again, what was to change something fails
-//!   with EIO if it was under way, and writes that were lost are told to those who have the file open: `losses`.
-//! * Names and attributes may be cached as long as this is the only mount ([`FileSystem::alone_for`]), and are: `known`.
-//! * `fcntl` locks hold over all mounts; they go with their session. `flock` is the kernel's, within a mount.
+//! * Where the session dies, the next one goes on: what only asks or reads is done again, what was
+//!   to change something fails with EIO if it was under way, and writes that were lost are told to
+//!   those who have the file open: `losses`.
+//! * Names and attributes may be cached as long as this is the only mount
+//!   ([`FileSystem::alone_for`]), and are: `known`. One of several mounts answers from what it has
+//!   leases on, and lets no cache above it keep names and attributes.
+//! * `fcntl` locks hold over all mounts; they go with their session. `flock` is the kernel's,
+//!   within a mount.
 //! * A mount does not keep access times; atime changes only when it is set.
 //! * POSIX ACLs are the service's, and the kernel goes by them; those of NFSv4 are refused.
 //!
-//! Start reading at [`inode`], then `lease` (getting in and giving back), `expiry`, `data`, `names`, `dir`.
+//! Start reading at [`inode`], then `lease` (getting in and giving back), `expiry`, `data`,
+//! `names`, `dir`.
 
 mod backend;
 mod creating;
@@ -85,8 +95,9 @@ pub const ATTRIBUTES: Range<u64> = u64::MAX..u64::MAX;
 
 /// What a kernel or another cache above keeps of files, to be dropped when a lease goes.
 pub trait KernelCache: Send + Sync + 'static {
-    /// Drops everything cached of this part of the file; it waits for pages that are locked, because what a request asks
-    /// for is to go there. Must not block the caller; the future completes when it is done.
+    /// Drops everything cached of this part of the file; it waits for pages that are locked,
+    /// because what a request asks for is to go there. Must not block the caller; the future
+    /// completes when it is done.
     fn invalidate(&self, gfid: Gfid, part: Range<u64>) -> Dropping;
 
     /// Puts zeros into this part of a page, if it is cached; waits and completes as `invalidate`.
@@ -109,38 +120,50 @@ impl KernelCache for NoKernelCache {
 /// Settings of a file system.
 #[derive(Clone, Debug)]
 pub struct FsOptions {
-    /// Leases kept for closed files. Default 4096: a build tree's sources, and a few MiB of memory here and at the
-    /// service. Beyond it the ones closed longest ago are given back.
+    /// Leases kept for closed files. Default 4096: a build tree's sources, and a few MiB of memory
+    /// here and at the service. Beyond it the ones closed longest ago are given back.
     pub leases_cached_max: usize,
     /// How long the service may not know the size of a file being written. Default 1 s.
     pub attr_flush_interval: Duration,
     /// How old the answer to statfs may be. Default 1 s.
     pub space_age_max: Duration,
-    /// An fsync or fdatasync that has always followed so many writes begins with the last of them. Default true.
+    /// An fsync or fdatasync that has always followed so many writes begins with the last of them.
+    /// Default true.
     pub sync_ahead: bool,
-    /// Where an fsync has always followed the writes of a file whose size stays, the metadata service is told once, with a sync,
-    /// that later times may follow, and an fsync does not wait for it. The times are told when a whole `attr_flush_interval` brought no
-    /// write, and with a close, a recall, a size or a change by the user. If this session dies before, mtime and ctime become the moment
-    /// at which the service learns that: by the same clock, never before the last write. Default true.
+    /// Where an fsync has always followed the writes of a file whose size stays, the metadata
+    /// service is told once, with a sync, that later times may follow, and an fsync does not wait
+    /// for it. The times are told when a whole `attr_flush_interval` brought no write, and with a
+    /// close, a recall, a size or a change by the user. If this session dies before, mtime and
+    /// ctime become the moment at which the service learns that: by the same clock, never before
+    /// the last write. Default true.
     pub times_follow: bool,
-    /// Bytes of a file's writes that may be answered as soon as they are queued, before the shards have acknowledged them; beyond them
-    /// writes wait, but for one, however large. They do not count as operations in flight; what is kept and on its way has the bounds of
-    /// [`ClientConfig`](crate::ClientConfig) and of shards' windows. What was answered so and neither synced nor closed may be lost with this process;
-    /// with `flush_behind` whatever was not synced. Default 0: none.
+    /// Bytes of a file's writes that may be answered as soon as they are queued, before the shards
+    /// have acknowledged them; beyond them writes wait, but for one, however large. They do not
+    /// count as operations in flight; what is kept and on its way has the bounds of
+    /// [`ClientConfig`](crate::ClientConfig) and of shards' windows. What was answered so and
+    /// neither synced nor closed may be lost with this process; with `flush_behind` whatever was
+    /// not synced. Default 0: none.
     pub write_behind_bytes: u64,
-    /// A close is answered before the shards have acknowledged the file's writes and the service knows its size, unless
-    /// [`CLOSES_BEHIND_MAX`] are under way. So are changes of owner, group, permission bits and access time of a file that is open to
-    /// write while this is the only mount, but for those that take a permission away. The service is told within moments, and before
-    /// another mount looks. What was answered so and not synced may be lost with this process. Default false.
+    /// A close is answered before the shards have acknowledged the file's writes and the service
+    /// knows its size, unless [`CLOSES_BEHIND_MAX`] are under way. So are changes of owner, group,
+    /// permission bits and access time of a file that is open to write while this is the only
+    /// mount, but for those that take a permission away. The service is told within moments, and
+    /// before another mount looks. What was answered so and not synced may be lost with this
+    /// process. Default false.
     pub flush_behind: bool,
     /// Who a process on this machine is, for set-user-ID and set-group-ID; `None` if that cannot be
     /// known. Default: it cannot.
     pub identity_of: fn(u32) -> Option<Identity>,
     /// Bytes of a page of the kernel's cache. Default 4096.
     pub page_bytes: u64,
+    /// It names files that others name, too, and so counts as a mount: the metadata service lets it
+    /// cache names as long as it is the only one. What stays within a hidden directory of its own
+    /// need not count, and disturbs no mount. Default true.
+    pub is_mount: bool,
 }
 
-/// Closes under way at which further ones wait for their files: many times what hides a round trip, and a few KiB each.
+/// Closes under way at which further ones wait for their files: many times what hides a round trip,
+/// and a few KiB each.
 pub const CLOSES_BEHIND_MAX: usize = 256;
 
 impl Default for FsOptions {
@@ -155,6 +178,7 @@ impl Default for FsOptions {
             flush_behind: false,
             identity_of: |_| None,
             page_bytes: 4096,
+            is_mount: true,
         }
     }
 }
@@ -214,12 +238,18 @@ impl Shared {
 
     /// Attributes after a change, if that need not be told the service at once.
     fn keep_setattr(&self, term: Term, gfid: Gfid, set: &SetAttr, now: Timestamp) -> Option<Attr> {
+        if !term.holds {
+            return None;
+        }
         let asked = self.stamp.load(Relaxed);
         let mut attr = self.known.attr(term, gfid)?;
         let inode = self.table.get(gfid)?;
         let keep = if self.options.flush_behind { Keep::All } else { Keep::Times };
         inode
-            .with(|state| state.set_ids().flags().is_empty() && state.keep_change(set, (&mut attr, asked), now, keep))
+            .with(|state| {
+                state.set_ids().flags().is_empty()
+                    && state.keep_change(set, (&mut attr, asked), now, keep)
+            })
             .then_some(attr)
     }
 
@@ -228,12 +258,14 @@ impl Shared {
         if self.locks.may_matter(gfid, owner) || self.told.is_lost(gfid) {
             return false;
         }
-        let ends_behind = self.options.flush_behind && self.closing.load(Relaxed) < CLOSES_BEHIND_MAX;
+        let ends_behind =
+            self.options.flush_behind && self.closing.load(Relaxed) < CLOSES_BEHIND_MAX;
         let inode = self.table.get(gfid);
         inode.is_none_or(|inode| inode.with(|state| state.closes_at_once(ends_behind)))
     }
 
-    /// Attributes of the service with what only this mount knows; `asked` is the stamp from before it was asked.
+    /// Attributes of the service with what only this mount knows; `asked` is the stamp from before
+    /// it was asked.
     fn merged(&self, mut attr: Attr, asked: u64) -> Attr {
         if let Some(inode) = self.table.get(attr.gfid) {
             inode.with(|state| state.merge(&mut attr, asked));
@@ -246,20 +278,24 @@ impl Shared {
 #[derive(Clone)]
 pub struct FileSystem {
     client: Client,
-    /// Of new files; for another pool's, an operation may start on a worker that is not the nearest.
+    /// Of new files; for another pool's, an operation may start on a worker that is not the
+    /// nearest.
     pool: PoolId,
     shared: Arc<Shared>,
 }
 
 impl FileSystem {
-    /// Starts a file system on a session. One per session: it takes the session's events. Blocks until the metadata
-    /// service knows of the mount; not on a worker.
+    /// Starts a file system on a session. One per session: it takes the session's events. Blocks
+    /// until the metadata service knows of the mount; not on a worker.
     ///
     /// # Errors
-    /// [`ClientError::NoPool`] if the cluster has no pool, [`ClientError::Closed`], and those of the service.
+    /// [`ClientError::NoPool`] if the cluster has no pool, [`ClientError::Closed`], and those of
+    /// the service.
     pub fn start(client: Client, options: FsOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
         let pool = backend::first_pool(&client)?;
-        client.block_on(client.mount(own_caller()))?;
+        if options.is_mount {
+            client.block_on(client.mount(own_caller()))?;
+        }
         let shared = Arc::new(Shared::new(options, kernel, client.handle().locks()));
         let fs = Self { client, pool, shared };
         let (client, weak) = (fs.client.clone(), Arc::downgrade(&fs.shared));
@@ -278,8 +314,8 @@ impl FileSystem {
         &self.client
     }
 
-    /// Runs an operation as a task of the worker that is nearest to this place of the file. If the session's timeout
-    /// and 5 s more pass, the task is dropped, and what it holds with it.
+    /// Runs an operation as a task of the worker that is nearest to this place of the file. If the
+    /// session's timeout and 5 s more pass, the task is dropped, and what it holds with it.
     pub fn spawn<F, Fut>(&self, gfid: Gfid, offset: u64, f: F)
     where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
@@ -288,7 +324,8 @@ impl FileSystem {
         self.spawn_until(self.deadline(), gfid, offset, f);
     }
 
-    /// A copy of what is to be written at this place of the file, in memory of the worker that [`FileSystem::spawn`] takes.
+    /// A copy of what is to be written at this place of the file, in memory of the worker that
+    /// [`FileSystem::spawn`] takes.
     ///
     /// # Panics
     /// If `data` is longer than [`messenger::buffer::BUFFER_BYTES_MAX`].
@@ -307,7 +344,8 @@ impl FileSystem {
         self.client.worker_of(FileRef { gfid, pool: self.pool }, offset)
     }
 
-    /// As [`FileSystem::spawn`], for an operation that may wait for another program: it has no deadline.
+    /// As [`FileSystem::spawn`], for an operation that may wait for another program: it has no
+    /// deadline.
     pub fn spawn_waiting<F, Fut>(&self, gfid: Gfid, f: F)
     where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
@@ -353,8 +391,10 @@ impl FileSystem {
     /// one before each write, and for an ACL whenever somebody but its owner wants to access a
     /// file.
     pub fn lacks_xattr(&self, gfid: Gfid, name: &[u8]) -> bool {
-        let has_no_capability = |inode: Arc<table::Inode>| inode.with(|state| state.has_no_capability());
-        name == protocol::namespace::SECURITY_CAPABILITY && self.shared.table.get(gfid).is_some_and(has_no_capability)
+        let has_no_capability =
+            |inode: Arc<table::Inode>| inode.with(|state| state.has_no_capability());
+        name == protocol::namespace::SECURITY_CAPABILITY
+            && self.shared.table.get(gfid).is_some_and(has_no_capability)
             || !names::is_refused(name) && self.has_no_xattrs(gfid)
     }
 
@@ -363,13 +403,14 @@ impl FileSystem {
         self.attr_known(gfid).is_some_and(|attr| !attr.has_xattrs)
     }
 
-    /// Makes everything written through this mount stable and known to the service. Blocks, for the session's timeout
-    /// and 5 s at most; not on a worker.
+    /// Makes everything written through this mount stable and known to the service. Blocks, for the
+    /// session's timeout and half a second at most; not on a worker.
     ///
     /// # Errors
     /// The first that was met; [`ClientError::TimedOut`] if the cluster does not answer.
     pub fn sync_everything(&self) -> Result<()> {
-        let (client, shared, deadline) = (self.client.clone(), Arc::clone(&self.shared), self.deadline());
+        let (client, shared, deadline) =
+            (self.client.clone(), Arc::clone(&self.shared), self.deadline());
         let done = self.client.handle().run_on(0, move |worker: Worker| async move {
             let backend = Cluster::on(&client, worker.clone())?;
             let fs = LocalFs { shared, backend };
@@ -377,7 +418,9 @@ impl FileSystem {
                 None => fs.sync_everything().await,
                 Some(deadline) => {
                     let synced = worker.timeout(deadline, fs.sync_everything()).await;
-                    synced.unwrap_or(Err(ClientError::TimedOut("the cluster to make everything written stable")))
+                    synced.unwrap_or(Err(ClientError::TimedOut(
+                        "the cluster to make everything written stable",
+                    )))
                 }
             }
         });
@@ -410,6 +453,14 @@ impl FileSystem {
                 // No deadline: a recall ends by success, by an error, or with the session.
                 self.spawn_until(None, recall.gfid, 0, move |fs| async move {
                     fs.recall(recall.gfid, recall.keep).await;
+                });
+            }
+            ClientEvent::NamesRecall(recall) => {
+                self.shared.known.recalled(recall.gfid);
+                self.spawn_until(None, Gfid::ROOT, 0, move |fs| async move {
+                    let op = NamespaceOp::ReturnNames { recall };
+                    // Asked again by the service, or of no importance with the session.
+                    drop(fs.ask(op, own_caller()).await);
                 });
             }
             ClientEvent::MdsRestarted => {
@@ -464,8 +515,9 @@ impl FileSystem {
     }
 }
 
-/// Beyond the timeout of each call: an operation may consist of several, and says why it failed if one times out.
-const DEADLINE_SLACK: Duration = Duration::from_secs(5);
+/// Beyond the timeout, which each wait of an operation has, and all of it together: one that times
+/// out says why.
+const DEADLINE_SLACK: Duration = Duration::from_millis(500);
 
 /// The file system on one worker: the operations.
 pub struct LocalFs<B: Backend = Cluster> {
@@ -487,7 +539,8 @@ impl<B: Backend> LocalFs<B> {
         self.shared.stamp.fetch_add(1, Relaxed) + 1
     }
 
-    /// A call to the metadata service. If the session dies under a question, the next one asks again.
+    /// A call to the metadata service. If the session dies under a question, the next one asks
+    /// again.
     async fn ask(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
         let again = op.is_question().then(|| op.clone());
         let mut answer = self.ask_once(op, caller).await;
@@ -517,7 +570,10 @@ impl<B: Backend> LocalFs<B> {
 /// The time now, for [`Caller`].
 pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+    Timestamp {
+        secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: since.subsec_nanos(),
+    }
 }
 
 /// The mount itself as a caller, for what no user asked for.

@@ -1,8 +1,9 @@
 //! Operations on names and attributes.
 //!
-//! Contract: the service decides and answers, but for times and changes that the writer of an open file keeps
-//! ([`super::inode::InodeState::keep_change`]); this side adds what only this mount knows of sizes, times and such changes. Names are
-//! checked by the kernel (and again by the service), not here.
+//! Contract: the service decides and answers, but for times and changes that the writer of an open
+//! file keeps ([`super::inode::InodeState::keep_change`]); this side adds what only this mount
+//! knows of sizes, times and such changes. Names are checked by the kernel (and again by the
+//! service), not here.
 
 use super::creating::Creation;
 use super::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, ESTALE, posix};
@@ -11,11 +12,11 @@ use super::lease::unexpected;
 use super::{Backend, LocalFs, Result};
 use super::{OpenMode, Writer};
 use crate::error::ClientError;
-use protocol::Gfid;
 use protocol::namespace::{
-    ACL_ACCESS, Attr, Caller, FileFlags, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SECURITY_CAPABILITY,
-    SYMLINK_BYTES_MAX, SetAttr, XATTR_BYTES_MAX,
+    ACL_ACCESS, Attr, Caller, FileFlags, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply,
+    SECURITY_CAPABILITY, SYMLINK_BYTES_MAX, SetAttr, XATTR_BYTES_MAX,
 };
+use protocol::{Gfid, PoolId};
 
 const ENAMETOOLONG: i32 = 36;
 const E2BIG: i32 = 7;
@@ -46,7 +47,7 @@ pub struct CreateMode {
 /// Size of the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FsSize {
-    /// Bytes of users' data that fit in all.
+    /// Bytes of users' data that are stored or still fit.
     pub total_bytes: u64,
     /// Bytes that still fit.
     pub free_bytes: u64,
@@ -68,7 +69,12 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    async fn ask_bytes(&self, what: &'static str, op: NamespaceOp, caller: Caller) -> Result<Vec<u8>> {
+    async fn ask_bytes(
+        &self,
+        what: &'static str,
+        op: NamespaceOp,
+        caller: Caller,
+    ) -> Result<Vec<u8>> {
         match self.ask(op, caller).await? {
             Reply::Bytes(bytes) => Ok(bytes),
             other => Err(unexpected(what, &other)),
@@ -117,7 +123,12 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// The service's; EFBIG.
-    pub async fn setattr(&self, gfid: Gfid, set: SetAttr, writer: impl Into<Writer>) -> Result<Attr> {
+    pub async fn setattr(
+        &self,
+        gfid: Gfid,
+        set: SetAttr,
+        writer: impl Into<Writer>,
+    ) -> Result<Attr> {
         let writer = writer.into();
         let caller = writer.caller;
         if let Some(size) = set.size {
@@ -131,7 +142,10 @@ impl<B: Backend> LocalFs<B> {
         }
         let asked = self.stamp();
         match self.shared.table.get(gfid) {
-            None => self.ask_attr("setattr", NamespaceOp::SetAttr { gfid, set, sync: false }, caller).await,
+            None => {
+                self.ask_attr("setattr", NamespaceOp::SetAttr { gfid, set, sync: false }, caller)
+                    .await
+            }
             Some(inode) => match self.send_attrs(&inode, set, FlushKind::Whole, caller).await? {
                 Some(attr) => Ok(self.merged(attr, asked)),
                 None => self.getattr(gfid, caller).await,
@@ -139,11 +153,12 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// Makes and opens a file, or opens the one that another mount made meanwhile. The flag says whether the kernel's
-    /// pages of it are right.
+    /// Makes and opens a file, or opens the one that another mount made meanwhile. The flag says
+    /// whether the kernel's pages of it are right.
     ///
     /// # Errors
-    /// EEXIST if `mode.exclusive`, and the service's. ESTALE asks the kernel to look the name up again.
+    /// EEXIST if `mode.exclusive`, and the service's. ESTALE asks the kernel to look the name up
+    /// again.
     pub async fn create(
         &self,
         parent: Gfid,
@@ -166,7 +181,9 @@ impl<B: Backend> LocalFs<B> {
         };
         match self.ask(op, caller).await {
             Ok(reply) => self.created(creating, &reply),
-            Err(ClientError::Posix(EEXIST)) if !mode.exclusive => self.open_existing(parent, name, mode, caller).await,
+            Err(ClientError::Posix(EEXIST)) if !mode.exclusive => {
+                self.open_existing(parent, name, mode, caller).await
+            }
             Err(error) => Err(error),
         }
     }
@@ -183,8 +200,23 @@ impl<B: Backend> LocalFs<B> {
         linkable: bool,
         caller: Caller,
     ) -> Result<(Attr, bool)> {
+        self.create_unnamed_in(self.backend.pool()?, parent, permissions, linkable, caller).await
+    }
+
+    /// As [`LocalFs::create_unnamed`], with its data in this pool.
+    ///
+    /// # Errors
+    /// The service's.
+    pub async fn create_unnamed_in(
+        &self,
+        pool: PoolId,
+        parent: Gfid,
+        permissions: Permissions,
+        linkable: bool,
+        caller: Caller,
+    ) -> Result<(Attr, bool)> {
         let creating = self.shared.creations.begin();
-        let (pool, open) = (self.backend.pool()?, LeaseMode::Write);
+        let open = LeaseMode::Write;
         let Permissions { mode, umask } = permissions;
         let op = NamespaceOp::CreateUnnamed { parent, mode, umask, pool, open, linkable };
         let reply = self.ask(op, caller).await?;
@@ -193,9 +225,12 @@ impl<B: Backend> LocalFs<B> {
 
     /// Takes note of a file that the service has made and opened.
     fn created(&self, creating: Creation<'_>, reply: &Reply) -> Result<(Attr, bool)> {
-        let Reply::Opened { attr, grant: Some(grant) } = reply else { return Err(unexpected("create", reply)) };
+        let Reply::Opened { attr, grant: Some(grant) } = reply else {
+            return Err(unexpected("create", reply));
+        };
         // At once: a recall that finds the file must find the lease.
-        let know = |brought| self.shared.table.insert(attr.gfid, |state| state.created(attr, brought));
+        let know =
+            |brought| self.shared.table.insert(attr.gfid, |state| state.created(attr, brought));
         let inode = creating.made(attr.gfid, *grant, know);
         Ok((*attr, inode.with(|state| state.kernel_cache_begins())))
     }
@@ -245,7 +280,8 @@ impl<B: Backend> LocalFs<B> {
         }
         let pool = self.backend.pool()?;
         let (Permissions { mode, umask }, target) = (permissions, Vec::new());
-        let op = NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target, pool, open: None };
+        let op =
+            NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target, pool, open: None };
         self.ask_attr("mknod", op, caller).await
     }
 
@@ -253,13 +289,29 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// EEXIST, ENAMETOOLONG, and the service's.
-    pub async fn symlink(&self, parent: Gfid, name: Vec<u8>, target: Vec<u8>, caller: Caller) -> Result<Attr> {
+    pub async fn symlink(
+        &self,
+        parent: Gfid,
+        name: Vec<u8>,
+        target: Vec<u8>,
+        caller: Caller,
+    ) -> Result<Attr> {
         if target.len() > SYMLINK_BYTES_MAX {
             return posix(ENAMETOOLONG);
         }
         let pool = self.backend.pool()?;
         let (kind, mode) = (FileKind::Symlink, 0o777);
-        let op = NamespaceOp::Create { parent, name, kind, mode, umask: 0, rdev: 0, target, pool, open: None };
+        let op = NamespaceOp::Create {
+            parent,
+            name,
+            kind,
+            mode,
+            umask: 0,
+            rdev: 0,
+            target,
+            pool,
+            open: None,
+        };
         self.ask_attr("symlink", op, caller).await
     }
 
@@ -275,18 +327,29 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// EEXIST, EPERM for a directory, EMLINK, ENOENT if no name is left.
-    pub async fn link(&self, gfid: Gfid, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<Attr> {
+    pub async fn link(
+        &self,
+        gfid: Gfid,
+        parent: Gfid,
+        name: Vec<u8>,
+        caller: Caller,
+    ) -> Result<Attr> {
         self.ask_attr("link", NamespaceOp::Link { gfid, parent, name }, caller).await
     }
 
-    /// unlink. The service frees the data when no link and no opener is left. The lease on a file that goes is given back
-    /// with its last name, if that can be done without waiting.
+    /// unlink. The service frees the data when no link and no opener is left. The lease on a file
+    /// that goes is given back with its last name, if that can be done without waiting.
     ///
     /// # Errors
     /// ENOENT, EISDIR.
     pub async fn unlink(&self, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<()> {
-        let idle = match self.shared.known.lookup(self.backend.term(), parent, &name) {
-            Some(Ok(attr)) if attr.kind == FileKind::Regular && attr.nlink == 1 => self.enter_idle(attr.gfid).await,
+        let term = self.backend.term();
+        // Among several mounts the name may stand for another file in a moment.
+        let known = term.holds.then(|| self.shared.known.lookup(term, parent, &name)).flatten();
+        let idle = match known {
+            Some(Ok(attr)) if attr.kind == FileKind::Regular && attr.nlink == 1 => {
+                self.enter_idle(attr.gfid).await
+            }
             _ => None,
         };
         let gives = idle.as_ref().map(|op| op.inode().gfid());
@@ -316,7 +379,13 @@ impl<B: Backend> LocalFs<B> {
         mode: RenameMode,
         caller: Caller,
     ) -> Result<()> {
-        let op = NamespaceOp::Rename { parent: from.0, name: from.1, new_parent: to.0, new_name: to.1, mode };
+        let op = NamespaceOp::Rename {
+            parent: from.0,
+            name: from.1,
+            new_parent: to.0,
+            new_name: to.1,
+            mode,
+        };
         self.ask_done(op, caller).await
     }
 
@@ -343,7 +412,9 @@ impl<B: Backend> LocalFs<B> {
         let capability = name == SECURITY_CAPABILITY;
         let result = self.ask_bytes("getxattr", NamespaceOp::GetXattr { gfid, name }, caller).await;
         if capability && let Some(inode) = self.shared.table.get(gfid) {
-            inode.with(|state| state.set_no_capability(matches!(result, Err(ClientError::Posix(ENODATA)))));
+            inode.with(|state| {
+                state.set_no_capability(matches!(result, Err(ClientError::Posix(ENODATA))))
+            });
         }
         result
     }
@@ -351,8 +422,8 @@ impl<B: Backend> LocalFs<B> {
     /// setxattr; `create` and `kill_sgid` as in [`NamespaceOp::SetXattr`].
     ///
     /// # Errors
-    /// EEXIST or ENODATA by `create`; E2BIG; EINVAL and EACCES for POSIX ACLs; EOPNOTSUPP for those of
-    /// NFSv4.
+    /// EEXIST or ENODATA by `create`; E2BIG; EINVAL and EACCES for POSIX ACLs; EOPNOTSUPP for those
+    /// of NFSv4.
     pub async fn setxattr(
         &self,
         gfid: Gfid,

@@ -4,8 +4,8 @@
 //! Contract: the bits go, and are gone at the metadata service, before the content changes. The
 //! rules are the kernel's (`setattr_should_drop_suidgid`), with uid 0 for CAP_FSETID. The kernel
 //! does this for writes that go by its pages, but for set-group-ID without execution by the group;
-//! of the others, and of those, it leaves it to the file system. Whose ids an idmapped mount maps to
-//! which is not known here: membership of the file's group is judged by the ids that are stored.
+//! of the others, and of those, it leaves it to the file system. Whose ids an idmapped mount maps
+//! to which is not known here: membership of the file's group is judged by the ids that are stored.
 
 use super::errno::{ENODATA, EPERM, posix};
 use super::table::Inode;
@@ -85,7 +85,8 @@ impl SetIds {
     /// stays.
     pub fn dropped(self, is_member: impl FnOnce(u32) -> bool) -> Option<u32> {
         let SetIds { mode, gid, .. } = self;
-        let drops_group = mode & SET_GROUP_ID != 0 && (mode & EXECUTE_BY_GROUP != 0 || !is_member(gid));
+        let drops_group =
+            mode & SET_GROUP_ID != 0 && (mode & EXECUTE_BY_GROUP != 0 || !is_member(gid));
         let left = mode & !SET_USER_ID & if drops_group { !SET_GROUP_ID } else { !0 };
         (left != mode).then_some(left)
     }
@@ -94,7 +95,12 @@ impl SetIds {
 impl<B: Backend> LocalFs<B> {
     /// The mode that a file is left with when `writer` changes its content; `None` if it stays.
     /// `mode`: that it is about to get.
-    pub(super) fn mode_left(&self, inode: &Inode, mode: Option<u32>, writer: Writer) -> Option<u32> {
+    pub(super) fn mode_left(
+        &self,
+        inode: &Inode,
+        mode: Option<u32>,
+        writer: Writer,
+    ) -> Option<u32> {
         let known = inode.with(|state| state.set_ids());
         let set_ids = SetIds { mode: mode.unwrap_or(known.mode), ..known };
         // Who writes is looked up for the few files where it matters.
@@ -121,7 +127,12 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// The service's: the content must then stay.
-    pub(super) async fn drop_rights(&self, inode: &Inode, writer: Writer, pages: bool) -> Result<()> {
+    pub(super) async fn drop_rights(
+        &self,
+        inode: &Inode,
+        writer: Writer,
+        pages: bool,
+    ) -> Result<()> {
         if let Some(mode) = self.mode_left(inode, None, writer) {
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
             self.send_attrs(inode, set, FlushKind::Whole, own_caller()).await?;
@@ -130,7 +141,8 @@ impl<B: Backend> LocalFs<B> {
         if pages || inode.with(|state| state.has_no_capability()) {
             return Ok(());
         }
-        let op = NamespaceOp::RemoveXattr { gfid: inode.gfid(), name: SECURITY_CAPABILITY.to_vec() };
+        let op =
+            NamespaceOp::RemoveXattr { gfid: inode.gfid(), name: SECURITY_CAPABILITY.to_vec() };
         match self.ask(op, own_caller()).await {
             Ok(_) | Err(ClientError::Posix(ENODATA)) => {
                 inode.with(|state| state.set_no_capability(true));
@@ -144,7 +156,11 @@ impl<B: Backend> LocalFs<B> {
 /// What the kernel tells of the caller counts; what it does not is as it was looked up.
 fn told(caller: Caller, looked_up: Identity) -> Identity {
     let or = |told, looked_up| if told == UNKNOWN_ID { looked_up } else { told };
-    Identity { uid: or(caller.uid, looked_up.uid), gid: or(caller.gid, looked_up.gid), groups: looked_up.groups }
+    Identity {
+        uid: or(caller.uid, looked_up.uid),
+        gid: or(caller.gid, looked_up.gid),
+        groups: looked_up.groups,
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! What happens to files without anyone asking: attributes go to the service every second, cached leases beyond the
-//! bound go back, leases and locks are claimed again after a restart of the service and dropped when the session dies.
+//! What happens to files without anyone asking: attributes go to the service every second, cached
+//! leases beyond the bound go back, leases and locks are claimed again after a restart of the
+//! service and dropped when the session dies.
 
 use super::data::FLUSHES_AT_ONCE;
 use super::inode::{InodeState, RecallStep, Remedy};
@@ -14,7 +15,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Leases, and locks, reclaimed per request, so that one request stays far below the largest message.
+/// Leases, and locks, reclaimed per request, so that one request stays far below the largest
+/// message.
 const RECLAIM_BATCH: usize = 4096;
 /// Pause before the service is told again what it could not be told.
 const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
@@ -24,8 +26,9 @@ impl<B: Backend> LocalFs<B> {
     pub(super) async fn sweep(&self) {
         let (mut due, mut idle, mut cached) = (Vec::new(), Vec::new(), Vec::new());
         for inode in self.shared.table.all() {
-            let (is_due, is_idle, is_behind, since) =
-                inode.with(|state| (state.sweep_passes(), state.opens() == 0, state.is_behind(), state.cached_since()));
+            let (is_due, is_idle, is_behind, since) = inode.with(|state| {
+                (state.sweep_passes(), state.opens() == 0, state.is_behind(), state.cached_since())
+            });
             match (is_behind, is_idle) {
                 (true, _) if is_due || is_idle => self.flush_aside(inode),
                 (false, true) => {
@@ -46,7 +49,8 @@ impl<B: Backend> LocalFs<B> {
         self.shared.usage.sweep(Instant::now());
     }
 
-    /// Tells what is due, and settles what nobody has open. Takes the files: the table forgets none that is held.
+    /// Tells what is due, and settles what nobody has open. Takes the files: the table forgets none
+    /// that is held.
     async fn tell_and_settle(&self, due: Vec<Arc<Inode>>, idle: Vec<Arc<Inode>>) -> Result<()> {
         for batch in due.chunks(FLUSHES_AT_ONCE) {
             let (behind, acknowledged): (Vec<_>, Vec<_>) =
@@ -63,7 +67,8 @@ impl<B: Backend> LocalFs<B> {
         Ok(())
     }
 
-    /// Tells what is to be told of a file once the shards have acknowledged its writes, for which the others need not wait.
+    /// Tells what is to be told of a file once the shards have acknowledged its writes, for which
+    /// the others need not wait.
     fn flush_aside(&self, inode: Arc<Inode>) {
         if inode.with(|state| state.is_flushing()) {
             return;
@@ -86,7 +91,8 @@ impl<B: Backend> LocalFs<B> {
         cached.sort_unstable_by_key(|(since, _)| *since);
         cached.truncate(excess);
         for (_, inode) in cached {
-            let still = inode.change(|state| state.cached_since().is_some().then(|| state.recall(None)));
+            let still =
+                inode.change(|state| state.cached_since().is_some().then(|| state.recall(None)));
             if still == Some(RecallStep::Begin) {
                 self.give_back(&inode, None).await;
             }
@@ -110,18 +116,31 @@ impl<B: Backend> LocalFs<B> {
     }
 
     async fn reclaim_once(&self) -> Result<()> {
-        let held: Vec<_> =
-            self.shared.table.all().iter().filter_map(|inode| inode.with(|state| state.held())).collect();
+        // The service does not know who has leases on names, and lets nobody change any before
+        // this.
+        self.shared.known.recalled(None);
+        let held: Vec<_> = self
+            .shared
+            .table
+            .all()
+            .iter()
+            .filter_map(|inode| inode.with(|state| state.held()))
+            .collect();
         let claims = self.shared.locks.claims();
-        let requests = held.len().div_ceil(RECLAIM_BATCH).max(claims.len().div_ceil(RECLAIM_BATCH)).max(1);
+        let requests =
+            held.len().div_ceil(RECLAIM_BATCH).max(claims.len().div_ceil(RECLAIM_BATCH)).max(1);
         let (mut held, mut claims) = (held.chunks(RECLAIM_BATCH), claims.chunks(RECLAIM_BATCH));
         let since = self.shared.told.since();
         let mut begun = 0;
         for request in 1..=requests {
-            let (held, locks) = (held.next().unwrap_or_default().to_vec(), claims.next().unwrap_or_default().to_vec());
+            let (held, locks) = (
+                held.next().unwrap_or_default().to_vec(),
+                claims.next().unwrap_or_default().to_vec(),
+            );
             let last = request == requests;
             let sent = held.clone();
-            let op = NamespaceOp::Reclaim { held, locks, mount: true, since, begun, last };
+            let mount = self.shared.options.is_mount;
+            let op = NamespaceOp::Reclaim { held, locks, mount, since, begun, last };
             let (commits, refused) = match self.ask(op, own_caller()).await? {
                 Reply::Kept { commits, refused } => (commits, refused),
                 other => return Err(unexpected("reclaim", &other)),
@@ -152,7 +171,8 @@ impl<B: Backend> LocalFs<B> {
         drop(self.shared.kernel.invalidate(gfid, WHOLE_FILE));
     }
 
-    /// What the service has lost with its machine's power is told again by whoever can, and remembered for an fsync where nobody can.
+    /// What the service has lost with its machine's power is told again by whoever can, and
+    /// remembered for an fsync where nobody can.
     async fn settle_losses(&self, kept: &[Commit]) {
         let lost = self.shared.told.losses(kept);
         if !lost.is_empty() {
@@ -181,19 +201,21 @@ impl<B: Backend> LocalFs<B> {
     pub(super) async fn fenced(&self) {
         self.shared.locks.fenced();
         self.shared.creations.fenced();
-        self.shared.known.forget_all();
+        self.shared.known.recalled(None);
         let inodes = self.shared.table.all();
         for inode in &inodes {
             inode.change(InodeState::fenced);
         }
         for inode in inodes {
-            // Not awaited one by one: a page may stay locked until the new session serves its operation.
+            // Not awaited one by one: a page may stay locked until the new session serves its
+            // operation.
             drop(self.shared.kernel.invalidate(inode.gfid(), WHOLE_FILE));
         }
     }
 }
 
-/// What went wrong, but for a refusal by the service, which may be of this one file: the others are told all the same.
+/// What went wrong, but for a refusal by the service, which may be of this one file: the others are
+/// told all the same.
 fn unless_of_the_file(inode: &Inode, told: Result<()>) -> Result<()> {
     match told {
         Err(error @ ClientError::Posix(_)) => {

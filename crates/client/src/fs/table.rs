@@ -1,7 +1,8 @@
 //! All files of which this mount knows something, and how tasks wait for them.
 //!
-//! Contract: a file has one [`Inode`] at a time, found by any thread; its lock is held for state changes only, never
-//! across a wait. Every change that may let someone go on wakes all who wait for that file.
+//! Contract: a file has one [`Inode`] at a time, found by any thread; its lock is held for state
+//! changes only, never across a wait. Every change that may let someone go on wakes all who wait
+//! for that file.
 
 use super::inode::{Access, Entry, InodeState, Need, Ticket};
 use crate::objecter::Behind;
@@ -101,7 +102,8 @@ pub enum Entered {
     Acquire(Asking, LeaseMode),
 }
 
-/// An operation inside a file; leaves when dropped, also when its deadline drops the task, unless it stays behind.
+/// An operation inside a file; leaves when dropped, also when its deadline drops the task, unless
+/// it stays behind.
 pub struct Op {
     inode: Arc<Inode>,
     access: Access,
@@ -113,7 +115,8 @@ impl Op {
         &self.inode
     }
 
-    /// Lets it stay inside until its write of so many bytes is reported, if the file's window has room for that.
+    /// Lets it stay inside until its write of so many bytes is reported, if the file's window has
+    /// room for that.
     ///
     /// # Errors
     /// The operation itself, if not.
@@ -238,7 +241,9 @@ impl Table {
     pub fn sweep(&self) {
         for part in &self.parts {
             // A count of one under the table's lock means that no task has the file or can get it.
-            part.lock().retain(|_, inode| Arc::strong_count(inode) > 1 || !inode.with(|state| state.is_forgettable()));
+            part.lock().retain(|_, inode| {
+                Arc::strong_count(inode) > 1 || !inode.with(|state| state.is_forgettable())
+            });
         }
     }
 }

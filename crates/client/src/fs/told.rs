@@ -1,8 +1,10 @@
-//! What the metadata service was told and forgets if its machine loses its power, as it has not been brought to the disk yet.
+//! What the metadata service was told and forgets if its machine loses its power, as it has not
+//! been brought to the disk yet.
 //!
-//! Contract: no I/O, no clock, for any thread. Every request of the file system goes through [`Told::begin`] and [`Change::end`]. Between the
-//! first answer of a service that was started anew and [`Told::settle`] nobody knows what an fsync would vouch for: it waits in
-//! [`Told::settled`], and is worth what it says only if [`Told::is_settled`] holds at its end.
+//! Contract: no I/O, no clock, for any thread. Every request of the file system goes through
+//! [`Told::begin`] and [`Change::end`]. Between the first answer of a service that was started anew
+//! and [`Told::settle`] nobody knows what an fsync would vouch for: it waits in [`Told::settled`],
+//! and is worth what it says only if [`Told::is_settled`] holds at its end.
 
 use super::Result;
 use super::losses::{Losses, OpenId};
@@ -15,7 +17,8 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Poll, Waker};
 
-/// So many changes that may not be on the disk are as many as should be remembered: the service is to sync. 16 MiB.
+/// So many changes that may not be on the disk are as many as should be remembered: the service is
+/// to sync. 16 MiB.
 const CHANGES_MAX: usize = 1 << 18;
 
 /// What the service was told, or told us.
@@ -25,7 +28,8 @@ pub(super) enum ChangeKind {
     Attributes,
     /// The same, but the service told them.
     Adopted,
-    /// Anything else of a file or directory: that it was made, its names, permissions, extended attributes.
+    /// Anything else of a file or directory: that it was made, its names, permissions, extended
+    /// attributes.
     Rest,
 }
 
@@ -71,15 +75,23 @@ pub(super) struct Change {
 
 impl Told {
     pub(super) fn new(locks: &LockTable) -> Self {
-        Self { state: ContentionMutex::new(locks, "fs told", State::default()), opened: AtomicU64::new(1) }
+        Self {
+            state: ContentionMutex::new(locks, "fs told", State::default()),
+            opened: AtomicU64::new(1),
+        }
     }
 
     /// A request is about to be sent.
     pub(super) fn begin(op: &NamespaceOp) -> Change {
         let file = match op {
             NamespaceOp::SetAttr { gfid, set, .. } => {
-                let rest = SetAttr { size: None, mtime: None, ctime: None, times_follow: false, ..*set };
-                let kind = if rest == SetAttr::default() { ChangeKind::Attributes } else { ChangeKind::Rest };
+                let rest =
+                    SetAttr { size: None, mtime: None, ctime: None, times_follow: false, ..*set };
+                let kind = if rest == SetAttr::default() {
+                    ChangeKind::Attributes
+                } else {
+                    ChangeKind::Rest
+                };
                 Some((*gfid, kind))
             }
             NamespaceOp::SetXattr { gfid, .. }
@@ -90,27 +102,41 @@ impl Told {
         };
         let mut dirs = op.changed_dirs();
         let dirs = [dirs.next(), dirs.next()];
-        Change { file, dirs, makes: matches!(op, NamespaceOp::Create { .. } | NamespaceOp::CreateUnnamed { .. }) }
+        Change {
+            file,
+            dirs,
+            makes: matches!(op, NamespaceOp::Create { .. } | NamespaceOp::CreateUnnamed { .. }),
+        }
     }
 
     /// For `NamespaceOp::Reclaim`: from which start of the service on it counts what is left.
     pub(super) fn since(&self) -> u64 {
         let state = self.state.lock();
-        let first = state.changes.iter().map(|entry| entry.commit.start).chain([state.settled]).min();
+        let first =
+            state.changes.iter().map(|entry| entry.commit.start).chain([state.settled]).min();
         // Nothing was told yet: nothing can be lost.
         first.filter(|first| *first > 0).unwrap_or(u64::MAX)
     }
 
-    /// So much is left; the last commit is of the start that was asked. Gives what is lost, to be dealt with before [`Told::settle`].
+    /// So much is left; the last commit is of the start that was asked. Gives what is lost, to be
+    /// dealt with before [`Told::settle`].
     pub(super) fn losses(&self, kept: &[Commit]) -> Vec<(Gfid, ChangeKind)> {
         let mut state = self.state.lock();
-        let Some(now) = kept.last().map(|last| last.start).filter(|now| *now >= state.judge) else { return Vec::new() };
+        let Some(now) = kept.last().map(|last| last.start).filter(|now| *now >= state.judge) else {
+            return Vec::new();
+        };
         (state.judge, state.kept) = (now, kept.to_vec());
-        let (judged, rest) = std::mem::take(&mut state.changes).into_iter().partition(|entry| entry.commit.start < now);
+        let (judged, rest) = std::mem::take(&mut state.changes)
+            .into_iter()
+            .partition(|entry| entry.commit.start < now);
         state.changes = rest;
         let judged: VecDeque<Entry> = judged;
         // What is left of former starts was brought to the disk by this one.
-        judged.into_iter().filter(|entry| !state.is_kept(entry.commit)).map(|entry| (entry.gfid, entry.kind)).collect()
+        judged
+            .into_iter()
+            .filter(|entry| !state.is_kept(entry.commit))
+            .map(|entry| (entry.gfid, entry.kind))
+            .collect()
     }
 
     /// What was lost when this service was started is dealt with.
@@ -192,7 +218,8 @@ impl State {
     }
 
     fn forget_durable(&mut self, durable: Commit) {
-        let is_durable = |entry: &Entry| entry.commit.start == durable.start && entry.commit <= durable;
+        let is_durable =
+            |entry: &Entry| entry.commit.start == durable.start && entry.commit <= durable;
         while self.changes.front().is_some_and(is_durable) {
             self.changes.pop_front();
         }
@@ -201,7 +228,8 @@ impl State {
 }
 
 impl Change {
-    /// It was answered, well or not. True if the service should sync, as there is too much to remember.
+    /// It was answered, well or not. True if the service should sync, as there is too much to
+    /// remember.
     pub(super) fn end(self, told: &Told, answer: &Result<Answered>) -> bool {
         let Ok(Answered { reply, commit, durable, .. }) = answer else { return false };
         let mut state = told.state.lock();
@@ -214,7 +242,9 @@ impl Change {
             return false;
         }
         let made = match reply {
-            Reply::Attr(attr) | Reply::Opened { attr, .. } if self.makes => Some((attr.gfid, ChangeKind::Rest)),
+            Reply::Attr(attr) | Reply::Opened { attr, .. } if self.makes => {
+                Some((attr.gfid, ChangeKind::Rest))
+            }
             _ => None,
         };
         let dirs = self.dirs.into_iter().flatten().map(|dir| (dir, ChangeKind::Rest));
@@ -266,7 +296,8 @@ mod tests {
     }
 
     fn tell(told: &Told, op: &NamespaceOp, commit: Commit, durable: Commit) {
-        let answered = Answered { reply: Reply::Done, dirs: Vec::new(), commit, durable };
+        let answered =
+            Answered { reply: Reply::Done, covered: false, dirs: Vec::new(), commit, durable };
         assert!(!Told::begin(op).end(told, &Ok(answered)), "it is not full");
     }
 
@@ -278,10 +309,22 @@ mod tests {
         tell(&told, &sized(FILE), commit(3, 10), commit(3, 9));
         tell(&told, &chmod, commit(3, 11), commit(3, 9));
         tell(&told, &unlink, commit(3, 12), commit(3, 9));
-        tell(&told, &NamespaceOp::Open { gfid: FILE, lease: LeaseMode::Read }, commit(3, 13), commit(3, 9));
+        tell(
+            &told,
+            &NamespaceOp::Open { gfid: FILE, lease: LeaseMode::Read },
+            commit(3, 13),
+            commit(3, 9),
+        );
         assert_eq!(told.since(), 3);
         let lost = told.losses(&[commit(3, 10), commit(4, 1)]);
-        assert_eq!(lost, [(OTHER, ChangeKind::Rest), (Gfid::ROOT, ChangeKind::Rest), (FILE, ChangeKind::Adopted)]);
+        assert_eq!(
+            lost,
+            [
+                (OTHER, ChangeKind::Rest),
+                (Gfid::ROOT, ChangeKind::Rest),
+                (FILE, ChangeKind::Adopted)
+            ]
+        );
         assert_eq!(told.losses(&[commit(3, 10), commit(4, 1)]), [], "it is told once");
     }
 
@@ -345,9 +388,14 @@ mod tests {
         let told = told();
         let end = |number: usize| {
             let (commit, durable) = (commit(3, number as u64 + 1), commit(3, 0));
-            let answered = Answered { reply: Reply::Done, dirs: Vec::new(), commit, durable };
+            let answered =
+                Answered { reply: Reply::Done, covered: false, dirs: Vec::new(), commit, durable };
             Told::begin(&sized(FILE)).end(&told, &Ok(answered))
         };
-        assert_eq!((0..2 * CHANGES_MAX).filter(|number| end(*number)).count(), 1, "it is asked once");
+        assert_eq!(
+            (0..2 * CHANGES_MAX).filter(|number| end(*number)).count(),
+            1,
+            "it is asked once"
+        );
     }
 }

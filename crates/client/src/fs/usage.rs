@@ -1,16 +1,18 @@
 //! What a file takes on disk, for `st_blocks`.
 //!
-//! Contract: files of up to one object count as full, without asking anyone. For larger ones
-//! [`LocalFs::allocated`] asks the shards, at most once in [`AGE_MAX`] for a file that this mount
-//! does not write, and [`FileSystem::allocated_known`] never does. An answer is an estimate, since
-//! other mounts may write meanwhile; it is never 0 for a file with a size, for archivers take that
-//! for a file without data.
+//! Contract: what counts is the space of users' data, as `k` shards hold it: neither parity, nor
+//! headers. A file that has no holes ([`Footprint::Dense`]) takes its size, and nobody is asked;
+//! one of an older version, or whose writer died, is taken for such if it has one object. For
+//! others [`LocalFs::allocated`] asks the shards, at most once in [`AGE_MAX`] for a file that this
+//! mount does not write, and [`FileSystem::allocated_known`] never does. Other mounts may write
+//! meanwhile; an answer is never 0 for a file with a size, for archivers take that for a file
+//! without data.
 
 use super::table::Inode;
 use super::{Backend, FileSystem, LocalFs, Shared};
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
-use protocol::namespace::{Attr, FileKind, LeaseMode};
+use protocol::namespace::{Attr, FileKind, Footprint, LeaseMode};
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -20,7 +22,8 @@ use std::time::{Duration, Instant};
 
 /// How long an answer is used again: as long as the kernel by default keeps attributes.
 const AGE_MAX: Duration = Duration::from_secs(1);
-/// How long `stat` waits for shards before it takes the size instead: dead daemons must not make `ls` hang.
+/// How long `stat` waits for shards before it takes the size instead: dead daemons must not make
+/// `ls` hang.
 const ASK_WAIT: Duration = Duration::from_secs(2);
 /// Unit of `st_blocks` in bytes.
 const BLOCK_BYTES: u64 = 512;
@@ -37,7 +40,10 @@ impl Usage {
 
     fn get(&self, gfid: Gfid, now: Instant) -> Option<u64> {
         let known = self.known.lock();
-        known.get(&gfid).filter(|(at, _)| now.saturating_duration_since(*at) < AGE_MAX).map(|(_, bytes)| *bytes)
+        known
+            .get(&gfid)
+            .filter(|(at, _)| now.saturating_duration_since(*at) < AGE_MAX)
+            .map(|(_, bytes)| *bytes)
     }
 
     /// Something that changes it a lot has happened: the next question is asked anew.
@@ -61,8 +67,12 @@ fn full(attr: &Attr) -> u64 {
 
 /// Do its shards have to be asked?
 fn is_asked_for(attr: &Attr, object_bytes: u64) -> bool {
-    let objects = attr.size.div_ceil(object_bytes.max(1));
-    attr.kind == FileKind::Regular && objects >= 2
+    let is_torn = match attr.footprint {
+        Footprint::Dense => false,
+        Footprint::Unknown => attr.size > object_bytes,
+        Footprint::Sparse | Footprint::Beyond => true,
+    };
+    attr.kind == FileKind::Regular && is_torn
 }
 
 fn known(shared: &Shared, attr: &Attr, object_bytes: u64) -> Option<u64> {
@@ -70,7 +80,8 @@ fn known(shared: &Shared, attr: &Attr, object_bytes: u64) -> Option<u64> {
         return Some(full(attr));
     }
     // What this mount writes changes from one question to the next.
-    let is_written = |inode: Arc<Inode>| inode.with(|state| state.lease()) == Some(LeaseMode::Write);
+    let is_written =
+        |inode: Arc<Inode>| inode.with(|state| state.lease()) == Some(LeaseMode::Write);
     if shared.table.get(attr.gfid).is_some_and(is_written) {
         return None;
     }
@@ -78,7 +89,8 @@ fn known(shared: &Shared, attr: &Attr, object_bytes: u64) -> Option<u64> {
 }
 
 impl FileSystem {
-    /// Bytes that a file takes on disk, without parity, if no shard has to be asked for them; else its size, and true.
+    /// Bytes that a file takes on disk, without parity, if no shard has to be asked for them; else
+    /// its size, and true.
     pub fn allocated_known(&self, attr: &Attr) -> (u64, bool) {
         let Ok(object_bytes) = super::backend::object_bytes(&self.client, attr.pool) else {
             return (full(attr), false);
@@ -91,21 +103,24 @@ impl FileSystem {
 }
 
 impl<B: Backend> LocalFs<B> {
-    /// Bytes that a file takes on disk, without parity; of a file whose shards do not answer within 2 s, its size.
+    /// Bytes that a file takes on disk, without parity; of a file whose shards do not answer within
+    /// 2 s, its size.
     pub async fn allocated(&self, attr: &Attr) -> u64 {
         let Ok(object_bytes) = self.backend.object_bytes(attr.pool) else { return full(attr) };
         if let Some(bytes) = known(&self.shared, attr, object_bytes) {
             return bytes;
         }
         let file = crate::objecter::FileRef { gfid: attr.gfid, pool: attr.pool };
-        let mut asked = pin!(self.backend.allocated(file, attr.size));
+        let upto = if attr.footprint == Footprint::Beyond { u64::MAX } else { attr.size };
+        let mut asked = pin!(self.backend.allocated(file, upto));
         let mut late = pin!(self.backend.sleep(ASK_WAIT));
         let answer = poll_fn(|cx| match asked.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(answer.ok()),
             Poll::Pending => late.as_mut().poll(cx).map(|()| None),
         });
         // Also a failure is remembered, or each `stat` would wait anew.
-        let bytes = answer.await.unwrap_or_else(|| full(attr)).max(BLOCK_BYTES);
+        let least = if attr.size > 0 { BLOCK_BYTES } else { 0 };
+        let bytes = answer.await.unwrap_or_else(|| full(attr)).max(least);
         self.shared.usage.known.lock().insert(attr.gfid, (Instant::now(), bytes));
         bytes
     }
@@ -117,7 +132,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_of_some_objects_are_asked_for() {
+    fn only_files_that_may_have_holes_are_asked_for() {
+        let attr = |footprint, size| Attr { footprint, ..sparse_attr(size) };
+        assert!(!is_asked_for(&attr(Footprint::Dense, u64::MAX), 100));
+        assert!(is_asked_for(&attr(Footprint::Sparse, 1), 100));
+        assert!(is_asked_for(&attr(Footprint::Beyond, 0), 100));
         let asked = |size| is_asked_for(&sparse_attr(size), 100);
         assert!(!asked(0) && !asked(100));
         assert!(asked(101) && asked(u64::MAX));
@@ -127,7 +146,8 @@ mod tests {
 
     #[test]
     fn answers_age() {
-        let (usage, gfid, now) = (Usage::new(&LockTable::default()), Gfid::of_inode(5), Instant::now());
+        let (usage, gfid, now) =
+            (Usage::new(&LockTable::default()), Gfid::of_inode(5), Instant::now());
         usage.known.lock().insert(gfid, (now, 7));
         assert_eq!(usage.get(gfid, now), Some(7));
         assert_eq!(usage.get(gfid, now + AGE_MAX), None);

@@ -1,14 +1,15 @@
-//! Writes that nobody waits for stay for a moment, so that several leave together: one system call here, and one wake-up, one append to the
-//! journal and one acknowledgement there for all of them.
+//! Writes that nobody waits for stay for a moment, so that several leave together: one system call
+//! here, and one wake-up, one append to the journal and one acknowledgement there for all of them.
 //!
-//! Contract: pure but for waiting among the tasks of one worker; what is counted here lies in the queues of connections, in order with
-//! everything else.
+//! Contract: pure but for waiting among the tasks of one worker; what is counted here lies in the
+//! queues of connections, in order with everything else.
 
 use super::wait::Notify;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// For how long a write may stay, give or take the millisecond that is the precision of the worker's timers.
+/// For how long a write may stay, give or take the millisecond that is the precision of the
+/// worker's timers.
 pub(crate) const DELAY_MAX: Duration = Duration::from_millis(1);
 /// How many stay at most: more gains little.
 const WRITES_MAX: usize = 16;

@@ -46,7 +46,7 @@ pub(super) async fn write_gathered(
     let touch = pg.all_shards();
     local.session_usable(pg).await?;
     local.room_to_keep(fragment_bytes as usize * touch.len() as usize).await;
-    let on_the_way = admit(local, pg, object, touch, fragment_bytes).await?;
+    let on_the_way = admit(local, pg, object, touch, &fragment).await?;
     if !gathered.begins() {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! A worker's share of the client: its PGs, its connections, its bounds.
 //!
-//! Contract: kept on its worker ([`Worker::set_local`]), which belongs to one client. No locks: other threads reach it by
-//! tasks posted to the worker.
+//! Contract: kept on its worker ([`Worker::set_local`]), which belongs to one client. No locks:
+//! other threads reach it by tasks posted to the worker.
 
 use super::delay::{DELAY_MAX, Delayed};
 use super::osd::{OsdKey, OsdLink, OsdService};
@@ -108,6 +108,7 @@ impl Local {
     pub fn install(worker: Worker, shared: Arc<Shared>, session: SessionId, map: Arc<ClusterMap>) {
         let config = &shared.config;
         let share = |whole: usize| (whole / config.workers).max(1);
+        let inflight = shared.inflight.get();
         let local = Rc::new(Local {
             locks: Rc::default(),
             tails: RefCell::default(),
@@ -119,8 +120,8 @@ impl Local {
             osds: RefCell::default(),
             windows: RefCell::default(),
             codecs: RefCell::default(),
-            ops: Budget::new(share(config.objecter_inflight_ops)),
-            op_bytes: Budget::new(share(config.objecter_inflight_op_bytes)),
+            ops: Budget::new(share(inflight.ops)),
+            op_bytes: Budget::new(share(inflight.op_bytes)),
             kept: Cell::new(0),
             kept_max: share(config.client_unstable_bytes_max),
             kept_freed: Notify::default(),
@@ -138,6 +139,13 @@ impl Local {
         let sender = Rc::clone(&local);
         local.worker.spawn(async move { sender.run_sender().await });
         local.worker.set_local(Rc::clone(&local));
+    }
+
+    /// Takes over [`Shared::inflight`].
+    pub fn learn_inflight(&self) {
+        let (inflight, workers) = (self.shared.inflight.get(), self.shared.config.workers);
+        self.ops.set_limit((inflight.ops / workers).max(1));
+        self.op_bytes.set_limit((inflight.op_bytes / workers).max(1));
     }
 
     /// Ends the state of this worker: PGs and connections.
@@ -213,8 +221,8 @@ impl Local {
         if is_alive { Ok(()) } else { Err(self.death(session)) }
     }
 
-    /// A PG, as this worker drives it for that session: what waited while its session died must not go on in
-    /// the next one, under leases that are gone.
+    /// A PG, as this worker drives it for that session: what waited while its session died must not
+    /// go on in the next one, under leases that are gone.
     pub fn pg_of(&self, session: SessionId, id: PgId) -> Result<Rc<PgIo>, ClientError> {
         self.check(session)?;
         if let Some(pg) = self.pgs.borrow().get(&id) {
@@ -263,7 +271,9 @@ impl Local {
         let service = move |_: &Worker| Rc::new(OsdService::new(key)) as Rc<dyn messenger::Service>;
         let connection = self.worker.handle().connect(self.worker.index(), config, service);
         let bytes_max = window_bytes(self.shared.config.workers);
-        let window = Rc::clone(self.windows.borrow_mut().entry(key).or_insert_with(|| Window::new(bytes_max)));
+        let window = Rc::clone(
+            self.windows.borrow_mut().entry(key).or_insert_with(|| Window::new(bytes_max)),
+        );
         let link = Rc::new(OsdLink::new(key, addr, connection, window));
         if let Some(old) = osds.insert(key, Rc::clone(&link)) {
             old.close();
@@ -279,9 +289,9 @@ impl Local {
         *self.map.borrow_mut() = Arc::clone(&map);
         self.relink(&map);
         let gone = |key: &OsdKey, link: &Rc<OsdLink>| {
-            map.osds
-                .get(&key.osd)
-                .is_none_or(|osd| !osd.up || osd.addr != Some(link.addr) || key.core.get() >= osd.cores)
+            map.osds.get(&key.osd).is_none_or(|osd| {
+                !osd.up || osd.addr != Some(link.addr) || key.core.get() >= osd.cores
+            })
         };
         let old: Vec<_> = self.osds.borrow_mut().extract_if(|key, link| gone(key, link)).collect();
         old.iter().for_each(|(_, link)| link.close());
@@ -335,7 +345,8 @@ impl Local {
     /// Will the OSD say nothing of its own over that connection?
     pub fn is_at_rest(&self, key: OsdKey, connection: u64) -> bool {
         let is_held = |link: Rc<OsdLink>| link.window.is_held();
-        !self.link(key, connection).is_some_and(is_held) && self.pgs().iter().all(|pg| pg.is_at_rest(key))
+        !self.link(key, connection).is_some_and(is_held)
+            && self.pgs().iter().all(|pg| pg.is_at_rest(key))
     }
 
     /// A connection ended for good: another one takes its place after a pause.
@@ -373,7 +384,8 @@ impl Local {
         }
     }
 
-    /// Waits until so many more bytes may be kept; from half of the bound on shards are asked to sync.
+    /// Waits until so many more bytes may be kept; from half of the bound on shards are asked to
+    /// sync.
     pub async fn room_to_keep(&self, bytes: usize) {
         loop {
             let (kept, seen) = (self.kept.get(), self.kept_freed.version());
@@ -383,7 +395,8 @@ impl Local {
             if kept == 0 || kept + bytes <= self.kept_max || !self.alive.get() {
                 return;
             }
-            // Looked at again after a while: what was written since the last time shards were asked counts too.
+            // Looked at again after a while: what was written since the last time shards were asked
+            // counts too.
             let _ = self.worker.timeout(ASK_STABLE_INTERVAL, self.kept_freed.changed(seen)).await;
         }
     }
@@ -401,8 +414,8 @@ impl Local {
         }
     }
 
-    /// Rule ReadClock: no I/O is begun after the session's time ran out on this side's clock; waits for its renewal. An error
-    /// once the session whose PG it is has died, whichever is there now.
+    /// Rule ReadClock: no I/O is begun after the session's time ran out on this side's clock; waits
+    /// for its renewal. An error once the session whose PG it is has died, whichever is there now.
     pub async fn session_usable(&self, pg: &PgIo) -> Result<(), ClientError> {
         loop {
             pg.check(self)?;

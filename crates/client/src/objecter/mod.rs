@@ -1,15 +1,19 @@
 //! Reading and writing the data of files: a worker's share of the client.
 //!
-//! * `local`: a worker's PGs, connections and bounds. `pg`: a PG's protocol machine and its connections (`osd`).
-//! * `plan`: which fragments an operation asks and changes. `read`, `write`, `stat`: carrying it out.
+//! * `local`: a worker's PGs, connections and bounds. `pg`: a PG's protocol machine and its
+//!   connections (`osd`).
+//! * `plan`: which fragments an operation asks and changes. `read`, `write`, `stat`: carrying it
+//!   out.
+//! * `reserve`: disk space before it is written.
 //! * `whole`: operations over whole files and wide ranges, by the objects that exist.
-//! * `range_lock`, `wait`: waiting among the tasks of one worker. `tails`: what the last writes left. `window`, `delay`: what is on
-//!   its way, and what leaves together. `gather`: writes that are sent as one.
+//! * `range_lock`, `wait`: waiting among the tasks of one worker. `tails`: what the last writes
+//!   left. `window`, `delay`: what is on its way, and what leaves together. `gather`: writes that
+//!   are sent as one.
 //!
-//! Contract: a [`LocalIo`] lives on one worker and is not `Send`. Its futures run there; a part of a file whose PG
-//! another worker owns is handed to that worker, so any worker serves any file. It serves the session in which it was
-//! made: once that is dead every operation fails, and none that waited goes on in the next. Only a sync looks at what there is
-//! now: it tells what was lost.
+//! Contract: a [`LocalIo`] lives on one worker and is not `Send`. Its futures run there; a part of
+//! a file whose PG another worker owns is handed to that worker, so any worker serves any file. It
+//! serves the session in which it was made: once that is dead every operation fails, and none that
+//! waited goes on in the next. Only a sync looks at what there is now: it tells what was lost.
 
 mod delay;
 mod gather;
@@ -19,6 +23,7 @@ mod pg;
 mod plan;
 mod range_lock;
 mod read;
+mod reserve;
 mod stat;
 mod tails;
 mod wait;
@@ -69,13 +74,15 @@ pub fn file_bytes_max(object_bytes: u64) -> u64 {
 /// What the holder of the write lease knows of the file. It saves reads before partial writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriterHint {
-    /// Every byte from here on is zero, counting all writes already begun: raise the size in core *before* calling
-    /// write, and pass the size from before the raise. `u64::MAX` if not known: costs a read at most.
+    /// Every byte from here on is zero, counting all writes already begun: raise the size in core
+    /// *before* calling write, and pass the size from before the raise. `u64::MAX` if not known:
+    /// costs a read at most.
     pub zero_from: u64,
-    /// The file's size when this write is done, at least: what a crash of this client leaves behind for the size.
+    /// The file's size when this write is done, at least: what a crash of this client leaves behind
+    /// for the size.
     pub size_after: u64,
-    /// The grant of the write lease (its fencing token): what was written under it before nobody else has changed. `None`: nothing
-    /// is known from before, which costs a read at most.
+    /// The grant of the write lease (its fencing token): what was written under it before nobody
+    /// else has changed. `None`: nothing is known from before, which costs a read at most.
     pub grant: Option<u64>,
 }
 
@@ -90,7 +97,8 @@ impl WriterHint {
     }
 }
 
-/// What is left behind for a write that is not waited for: dropped once that is reported, or its session is dead.
+/// What is left behind for a write that is not waited for: dropped once that is reported, or its
+/// session is dead.
 pub trait Behind: Send + Sync {
     /// The session died before the write was reported.
     fn lost(&self);
@@ -99,13 +107,17 @@ pub trait Behind: Send + Sync {
 /// How a write ends.
 #[derive(Clone, Default)]
 pub struct Ending {
-    /// The shards begin to sync it at once; nobody waits for that. A [`LocalIo::sync`] that comes next finds it begun.
+    /// The shards begin to sync it at once; nobody waits for that. A [`LocalIo::sync`] that comes
+    /// next finds it begun.
     pub sync: bool,
-    /// It is done as soon as it is numbered and sent, and this is dropped once it is reported. Whatever comes later in the session
-    /// finds it, and the session sends it again to shards that die; with this process it may be lost.
+    /// It is done as soon as it is numbered and sent, and this is dropped once it is reported.
+    /// Whatever comes later in the session finds it, and the session sends it again to shards that
+    /// die; with this process it may be lost.
     pub behind: Option<Arc<dyn Behind>>,
     /// Dropped once no worker works on it any more, also where nobody waits for that.
     pub guard: Option<Arc<dyn Send + Sync>>,
+    /// It writes zeros over what holds data, which takes no space: a full disk takes it, too.
+    pub frees: bool,
 }
 
 /// A part of an operation: within one object, and small enough for one buffer.
@@ -142,18 +154,25 @@ impl LocalIo {
         &self.local.worker
     }
 
-    /// Reads `len` bytes at `offset`. What was never written is zeros; the caller clips at the end of the file.
+    /// Reads `len` bytes at `offset`. What was never written is zeros; the caller clips at the end
+    /// of the file.
     ///
     /// # Errors
-    /// [`ClientError::TimedOut`], [`ClientError::Unreadable`], [`ClientError::Fenced`], [`ClientError::NoPool`].
+    /// [`ClientError::TimedOut`], [`ClientError::Unreadable`], [`ClientError::Fenced`],
+    /// [`ClientError::NoPool`].
     pub async fn read(&self, file: FileRef, offset: u64, len: usize) -> Result<Bytes, ClientError> {
         let _timed = self.local.times.read.stopwatch();
         let mut parts = self.parts(file, &self.range_of(file, offset, len as u64)?)?;
         let read = |part: Part| {
-            self.on_owner(file, part.object, "storage daemons to read from", move |local, pg| async move {
-                let _permit = local.permit((part.range.end - part.range.start) as usize).await;
-                read::read_piece(&local, &pg, part.object, part.range, false).await
-            })
+            self.on_owner(
+                file,
+                part.object,
+                "storage daemons to read from",
+                move |local, pg| async move {
+                    let _permit = local.permit((part.range.end - part.range.start) as usize).await;
+                    read::read_piece(&local, &pg, part.object, part.range, false).await
+                },
+            )
         };
         match parts.len() {
             0 => Ok(Bytes::new()),
@@ -168,20 +187,27 @@ impl LocalIo {
         }
     }
 
-    /// Writes `data` at `offset`. Done means acknowledged by every shard that must have it: it survives the death of
-    /// any processes. [`LocalIo::sync`] makes it survive power.
+    /// Writes `data` at `offset`. Done means acknowledged by every shard that must have it: it
+    /// survives the death of any processes. [`LocalIo::sync`] makes it survive power.
     ///
     /// # Errors
-    /// As [`LocalIo::read`], and [`ClientError::NoSpace`] (nothing or only some objects' parts were written). After
-    /// [`ClientError::TimedOut`] the write may still happen.
-    pub async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: WriterHint) -> Result<(), ClientError> {
+    /// As [`LocalIo::read`], and [`ClientError::NoSpace`] (nothing or only some objects' parts were
+    /// written). After [`ClientError::TimedOut`] the write may still happen.
+    pub async fn write(
+        &self,
+        file: FileRef,
+        offset: u64,
+        data: Bytes,
+        hint: WriterHint,
+    ) -> Result<(), ClientError> {
         self.write_ending(file, offset, data, hint, Ending::default()).await
     }
 
     /// As [`LocalIo::write`], and says how it is to end.
     ///
     /// # Errors
-    /// As [`LocalIo::write`]. Where it is not waited for, a session that dies with it is told by the next [`LocalIo::sync`].
+    /// As [`LocalIo::write`]. Where it is not waited for, a session that dies with it is told by
+    /// the next [`LocalIo::sync`].
     pub async fn write_ending(
         &self,
         file: FileRef,
@@ -193,15 +219,30 @@ impl LocalIo {
         let _timed = self.local.times.write.stopwatch();
         let mut parts = self.parts(file, &self.range_of(file, offset, data.len() as u64)?)?;
         let size = self.local.profile(file.pool)?.object_bytes();
-        let hint = WriterHint { size_after: hint.size_after.max(offset + data.len() as u64), ..hint };
+        let hint =
+            WriterHint { size_after: hint.size_after.max(offset + data.len() as u64), ..hint };
         let write = |part: Part| {
             let length = (part.range.end - part.range.start) as usize;
             let bytes = data.slice(part.at as usize..part.at as usize + length);
             let (hint, ending) = (hint.of_object(part.base, size), ending.clone());
-            self.on_owner(file, part.object, "storage daemons to write to", move |local, pg| async move {
-                let _permit = local.permit(length).await;
-                write::write_piece(&local, &pg, part.object, part.range.start, bytes, hint, ending).await
-            })
+            self.on_owner(
+                file,
+                part.object,
+                "storage daemons to write to",
+                move |local, pg| async move {
+                    let _permit = local.permit(length).await;
+                    write::write_piece(
+                        &local,
+                        &pg,
+                        part.object,
+                        part.range.start,
+                        bytes,
+                        hint,
+                        ending,
+                    )
+                    .await
+                },
+            )
         };
         match parts.len() {
             0 => Ok(()),
@@ -223,11 +264,25 @@ impl LocalIo {
         gathered: Arc<dyn Gathered>,
         behind: Arc<dyn Behind>,
     ) -> Result<(), ClientError> {
-        let mut parts = self.parts(file, &self.range_of(file, range.start, range.end - range.start)?)?;
+        let mut parts =
+            self.parts(file, &self.range_of(file, range.start, range.end - range.start)?)?;
         let (Some(part), true) = (parts.pop(), parts.is_empty()) else { return Ok(()) };
-        self.on_owner(file, part.object, "storage daemons to write to", move |local, pg| async move {
-            gather::write_gathered(&local, &pg, part.object, (part.range, part.base), gathered, behind).await
-        })
+        self.on_owner(
+            file,
+            part.object,
+            "storage daemons to write to",
+            move |local, pg| async move {
+                gather::write_gathered(
+                    &local,
+                    &pg,
+                    part.object,
+                    (part.range, part.base),
+                    gathered,
+                    behind,
+                )
+                .await
+            },
+        )
         .await
     }
 
@@ -251,7 +306,8 @@ impl LocalIo {
     /// fsync: returns when every write of the file reported so far is durable on all its shards.
     ///
     /// # Errors
-    /// As [`LocalIo::read`], and [`ClientError::Lost`] once if a session died with writes of this file.
+    /// As [`LocalIo::read`], and [`ClientError::Lost`] once if a session died with writes of this
+    /// file.
     pub async fn sync(&self, file: FileRef) -> Result<(), ClientError> {
         self.sync_on_all(Some(file.gfid)).await
     }
@@ -264,18 +320,27 @@ impl LocalIo {
         self.sync_on_all(None).await
     }
 
-    /// Returns when every write of the file so far is reported, also those that were not waited for.
+    /// Returns when every write of the file so far is reported, also those that were not waited
+    /// for.
     ///
     /// # Errors
-    /// As [`LocalIo::read`]; [`ClientError::Fenced`] if the session is dead: a [`LocalIo::sync`] tells what was lost.
+    /// As [`LocalIo::read`]; [`ClientError::Fenced`] if the session is dead: a [`LocalIo::sync`]
+    /// tells what was lost.
     pub async fn reported(&self, file: FileRef) -> Result<(), ClientError> {
         let reported = |worker| {
             let session = self.session;
-            self.on_worker(worker, "storage daemons to take what was written", move |local| async move {
-                local.check(session)?;
-                let pgs = local.pgs();
-                join_all(pgs.iter().map(|pg| pg.file_reported(&local, file.gfid))).await.into_iter().collect()
-            })
+            self.on_worker(
+                worker,
+                "storage daemons to take what was written",
+                move |local| async move {
+                    local.check(session)?;
+                    let pgs = local.pgs();
+                    join_all(pgs.iter().map(|pg| pg.file_reported(&local, file.gfid)))
+                        .await
+                        .into_iter()
+                        .collect()
+                },
+            )
         };
         join_all((0..self.local.shared.config.workers).map(reported)).await.into_iter().collect()
     }
@@ -297,7 +362,8 @@ impl LocalIo {
 
     // ---- cutting and handing over
 
-    /// The range, if a file can be so large: objects are numbered with 32 bits, and offsets are signed.
+    /// The range, if a file can be so large: objects are numbered with 32 bits, and offsets are
+    /// signed.
     fn range_of(&self, file: FileRef, offset: u64, len: u64) -> Result<Range<u64>, ClientError> {
         let max = file_bytes_max(self.local.profile(file.pool)?.object_bytes());
         let end = offset.checked_add(len).filter(|end| *end <= max).ok_or(ClientError::TooLarge)?;
@@ -307,7 +373,8 @@ impl LocalIo {
     /// Cuts a range of the file into parts.
     fn parts(&self, file: FileRef, range: &Range<u64>) -> Result<Vec<Part>, ClientError> {
         let layout = Layout::new(self.local.profile(file.pool)?);
-        let max = plan::piece_bytes_max(layout.profile(), window_bytes(self.local.shared.config.workers));
+        let max =
+            plan::piece_bytes_max(layout.profile(), window_bytes(self.local.shared.config.workers));
         let size = layout.profile().object_bytes();
         let mut parts = Vec::with_capacity(1);
         for piece in layout.objects(range.clone()) {
@@ -324,7 +391,8 @@ impl LocalIo {
         Ok(parts)
     }
 
-    /// Runs an operation on the worker that owns the object's PG, with that PG as this session has it.
+    /// Runs an operation on the worker that owns the object's PG, with that PG as this session has
+    /// it.
     async fn on_owner<T, F, Fut>(
         &self,
         file: FileRef,
@@ -341,7 +409,12 @@ impl LocalIo {
     }
 
     /// Runs an operation on the worker that owns a PG, with that PG as this session has it.
-    async fn on_owner_of<T, F, Fut>(&self, pg: PgId, what: &'static str, operation: F) -> Result<T, ClientError>
+    async fn on_owner_of<T, F, Fut>(
+        &self,
+        pg: PgId,
+        what: &'static str,
+        operation: F,
+    ) -> Result<T, ClientError>
     where
         T: Send + 'static,
         F: FnOnce(Rc<Local>, Rc<PgIo>) -> Fut + Send + 'static,
@@ -357,7 +430,12 @@ impl LocalIo {
     }
 
     /// Runs an operation on a worker, for at most the configured time.
-    async fn on_worker<T, F, Fut>(&self, worker: usize, what: &'static str, operation: F) -> Result<T, ClientError>
+    async fn on_worker<T, F, Fut>(
+        &self,
+        worker: usize,
+        what: &'static str,
+        operation: F,
+    ) -> Result<T, ClientError>
     where
         T: Send + 'static,
         F: FnOnce(Rc<Local>) -> Fut + Send + 'static,

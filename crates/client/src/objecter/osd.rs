@@ -1,11 +1,14 @@
 //! A worker's connection to one core of one OSD, shared by all PGs of the worker that live there.
 //!
-//! Contract: messages of one PG leave in the order of the calls. What comes back is handed to the worker's [`Local`].
+//! Contract: messages of one PG leave in the order of the calls. What comes back is handed to the
+//! worker's [`Local`].
 
 use super::local::{self, Local};
 use super::window::Window;
 use bytes::Bytes;
-use messenger::{Call, CloseReason, ConnState, Connection, Message, Service, StateEvent, TrafficClass, Worker};
+use messenger::{
+    Call, CloseReason, ConnState, Connection, Message, Service, StateEvent, TrafficClass, Worker,
+};
 use protocol::shard::AckMessage;
 use protocol::{CoreId, Kind, OsdId};
 use std::cell::Cell;
@@ -41,7 +44,8 @@ pub(crate) struct OsdLink {
     up: Cell<bool>,
     /// There may be delayed messages.
     has_delayed: Cell<bool>,
-    /// Expected time to an answer, in microseconds: a moving average; and when it was last measured.
+    /// Expected time to an answer, in microseconds: a moving average; and when it was last
+    /// measured.
     latency: Cell<(u32, Option<Instant>)>,
     /// What is on its way there, over this connection and those before it.
     pub window: Rc<Window>,
@@ -49,13 +53,14 @@ pub(crate) struct OsdLink {
 
 /// Smoothing of the expected latency: an eighth of each new measurement, as TCP does.
 const LATENCY_SHIFT: u32 = 3;
-/// The expected latency of an OSD that is not asked halves in this time, so that one that was slow is tried again: 100
-/// times as slow as the others, after 7 s.
+/// The expected latency of an OSD that is not asked halves in this time, so that one that was slow
+/// is tried again: 100 times as slow as the others, after 7 s.
 const LATENCY_HALF_LIFE: Duration = Duration::from_secs(1);
 
 /// The expected latency after a time without a measurement.
 fn faded(latency: u32, idle: Duration) -> u32 {
-    let halvings = u32::try_from(idle.as_millis() / LATENCY_HALF_LIFE.as_millis()).unwrap_or(u32::MAX);
+    let halvings =
+        u32::try_from(idle.as_millis() / LATENCY_HALF_LIFE.as_millis()).unwrap_or(u32::MAX);
     latency.checked_shr(halvings).unwrap_or(0).max(latency.min(1))
 }
 
@@ -118,7 +123,12 @@ impl OsdLink {
     }
 
     /// Sends a request.
-    pub fn call<T: IntoBytes + Immutable>(&self, kind: Kind, front: &T, deadline: Duration) -> Call {
+    pub fn call<T: IntoBytes + Immutable>(
+        &self,
+        kind: Kind,
+        front: &T,
+        deadline: Duration,
+    ) -> Call {
         self.connection.call(message(kind, front, Bytes::new()), deadline)
     }
 
@@ -132,7 +142,11 @@ impl OsdLink {
     pub fn measured(&self, took: Duration) {
         let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX / 2).min(u32::MAX / 2);
         let (old, _) = self.latency.get();
-        let new = if old == 0 { took.max(1) } else { old - (old >> LATENCY_SHIFT) + (took >> LATENCY_SHIFT) };
+        let new = if old == 0 {
+            took.max(1)
+        } else {
+            old - (old >> LATENCY_SHIFT) + (took >> LATENCY_SHIFT)
+        };
         self.latency.set((new, Some(Instant::now())));
     }
 
@@ -152,7 +166,12 @@ impl OsdLink {
 }
 
 fn message<T: IntoBytes + Immutable>(kind: Kind, front: &T, data: Bytes) -> Message {
-    Message::new(TrafficClass::Client, kind.to_u16(), Bytes::copy_from_slice(front.as_bytes()), data)
+    Message::new(
+        TrafficClass::Client,
+        kind.to_u16(),
+        Bytes::copy_from_slice(front.as_bytes()),
+        data,
+    )
 }
 
 /// Hands what an OSD sends to the worker's state.

@@ -1,6 +1,8 @@
-//! A PG as its worker drives it: the protocol's writer-side machine, the connections to its shards, who waits for what.
+//! A PG as its worker drives it: the protocol's writer-side machine, the connections to its shards,
+//! who waits for what.
 //!
-//! Contract: one per worker and PG it owns. After every call of the machine its actions are carried out, in order.
+//! Contract: one per worker and PG it owns. After every call of the machine its actions are carried
+//! out, in order.
 
 use super::Behind;
 use super::local::Local;
@@ -11,7 +13,7 @@ use crate::error::ClientError;
 use bytes::Bytes;
 use ec_store::codec::Codec;
 use ec_store::layout::Layout;
-use ec_store::pg::{Action, NewWrite, PgSession, PgView, ReadToken, Refusal, Request};
+use ec_store::pg::{Action, NewWrite, PgSession, PgView, ReadToken, Refusal, Request, Space};
 use protocol::shard::AckMessage;
 use protocol::{Gfid, Kind, PgId, Seq, SessionId, ShardIndex, ShardSet};
 use smallvec::SmallVec;
@@ -105,7 +107,12 @@ impl PgIo {
     }
 
     /// Puts the connections in place; those that changed end their attach.
-    pub fn set_links(&self, local: &Local, now: Instant, links: SmallVec<[Option<Rc<OsdLink>>; 4]>) {
+    pub fn set_links(
+        &self,
+        local: &Local,
+        now: Instant,
+        links: SmallVec<[Option<Rc<OsdLink>>; 4]>,
+    ) {
         let old = std::mem::replace(&mut *self.links.borrow_mut(), links.clone());
         for (window, link) in self.windows.borrow_mut().iter_mut().zip(&links) {
             *window = link.as_ref().map(|link| Rc::clone(&link.window)).or(window.take());
@@ -203,7 +210,9 @@ impl PgIo {
                 Some(Action::Reported(seq)) => self.note_reported(seq),
                 Some(Action::Stable(seq)) => self.stable.reach(seq.get()),
                 Some(Action::NeedMap(epoch)) => local.need_map(Some(epoch)),
-                Some(Action::ShardFailed(shard)) => tracing::warn!(pg = %self.pg, %shard, "disk of the shard failed"),
+                Some(Action::ShardFailed(shard)) => {
+                    tracing::warn!(pg = %self.pg, %shard, "disk of the shard failed")
+                }
                 Some(Action::ShardLost(shard)) => {
                     tracing::error!(pg = %self.pg, %shard, "the shard lost data that it had on disk");
                 }
@@ -223,17 +232,28 @@ impl PgIo {
     fn send(&self, shard: ShardIndex, request: Request, hurry: Hurry) {
         let Some(link) = self.link(shard) else { return };
         match request {
-            Request::Attach(front) => link.send(Kind::Attach, &front, Bytes::new(), None, Hurry::Now),
-            Request::Write(front, data, data_crc) => link.send(Kind::Write, &front, data, data_crc, hurry),
+            Request::Attach(front) => {
+                link.send(Kind::Attach, &front, Bytes::new(), None, Hurry::Now)
+            }
+            Request::Write(front, data, data_crc) => {
+                link.send(Kind::Write, &front, data, data_crc, hurry)
+            }
             Request::Mark(front) => link.send(Kind::Mark, &front, Bytes::new(), None, Hurry::Now),
         }
     }
 
     /// Numbers a write and sends it.
-    pub fn write(&self, local: &Local, now: Instant, write: NewWrite, hurry: Hurry) -> Result<Seq, ClientError> {
+    pub fn write(
+        &self,
+        local: &Local,
+        now: Instant,
+        write: NewWrite,
+        hurry: Hurry,
+        space: Space,
+    ) -> Result<Seq, ClientError> {
         self.check(local)?;
         let gfid = write.object.gfid;
-        let taken = self.machine.borrow_mut().write(now, write);
+        let taken = self.machine.borrow_mut().write_in(now, write, space);
         self.drive_and_send(local, now, hurry);
         let seq = taken.map_err(|refusal| match refusal {
             Refusal::NoSpace => self.no_space(),
@@ -262,8 +282,8 @@ impl PgIo {
         }
     }
 
-    /// Gives a write's part of the windows back when it is reported, also if nobody waits for that any more, and drops what was
-    /// left behind for it.
+    /// Gives a write's part of the windows back when it is reported, also if nobody waits for that
+    /// any more, and drops what was left behind for it.
     pub fn hold_until_reported(&self, seq: Seq, part: OnTheWay, behind: Option<Arc<dyn Behind>>) {
         if seq.get() > self.reported.get() && !self.dead.get() {
             self.unreported.borrow_mut().push_back(Unreported { seq, _part: part, behind });
@@ -292,7 +312,9 @@ impl PgIo {
         }
         poll_fn(|cx| match mark.poll_reached(cx, seq.get()) {
             Poll::Ready(()) => Poll::Ready(Ok(())),
-            Poll::Pending => self.check(local).map_or_else(|death| Poll::Ready(Err(death)), |()| Poll::Pending),
+            Poll::Pending => {
+                self.check(local).map_or_else(|death| Poll::Ready(Err(death)), |()| Poll::Pending)
+            }
         })
         .await
     }
@@ -330,7 +352,8 @@ impl PgIo {
         self.kept.get()
     }
 
-    /// Bytes that the fullest shard will still take, beside what may be on its way. `None` until all that are written to have told.
+    /// Bytes that the fullest shard will still take, beside what may be on its way. `None` until
+    /// all that are written to have told.
     pub fn room(&self) -> Option<u64> {
         self.machine.borrow().free_min()
     }
@@ -361,7 +384,8 @@ impl PgIo {
         let readable = self.machine.borrow().readable();
         let links = self.links.borrow();
         // none are there once the map has lost the PG
-        let link = |shard: &ShardIndex| links.get(usize::from(shard.get())).and_then(Option::as_ref);
+        let link =
+            |shard: &ShardIndex| links.get(usize::from(shard.get())).and_then(Option::as_ref);
         let up = |shard: &ShardIndex| link(shard).is_some_and(|link| link.is_up());
         readable.iter().filter(up).fold(ShardSet::EMPTY, ShardSet::with)
     }
@@ -376,7 +400,8 @@ impl PgIo {
         !self.dead.get() && self.machine.borrow().is_current(shard, token.attach)
     }
 
-    /// A read was told that its attach is not the shard's last, or that the shard lacks a write: attach anew.
+    /// A read was told that its attach is not the shard's last, or that the shard lacks a write:
+    /// attach anew.
     pub fn attach_anew(&self, local: &Local, shard: ShardIndex, token: &ReadToken) {
         if self.is_current(shard, token) {
             let now = Instant::now();
@@ -407,22 +432,31 @@ impl PgIo {
         self.dead.set(true);
         local.kept_changed(self.kept.replace(0), 0);
         let unreported = std::mem::take(&mut *self.unreported.borrow_mut());
-        unreported.iter().filter_map(|write| write.behind.as_ref()).for_each(|behind| behind.lost());
+        unreported
+            .iter()
+            .filter_map(|write| write.behind.as_ref())
+            .for_each(|behind| behind.lost());
         self.reported.wake_all();
         self.stable.wake_all();
         self.changed.notify();
         let marks = self.file_marks.borrow();
-        marks.iter().filter(|(_, seq)| seq.get() > self.stable.get()).map(|(gfid, _)| *gfid).collect()
+        marks
+            .iter()
+            .filter(|(_, seq)| seq.get() > self.stable.get())
+            .map(|(gfid, _)| *gfid)
+            .collect()
     }
 
-    /// Tells the shards that the session writes no more here; everything is stable. One whose connection rests is not
-    /// called up for that: it learns from the map that the session has ended.
+    /// Tells the shards that the session writes no more here; everything is stable. One whose
+    /// connection rests is not called up for that: it learns from the map that the session has
+    /// ended.
     pub fn close(&self, local: &Local) {
         let now = Instant::now();
         let resting = |(shard, link): (u8, &Option<Rc<OsdLink>>)| {
             link.as_ref().is_some_and(|link| link.is_resting()).then_some(ShardIndex::new(shard))
         };
-        let resting: Vec<ShardIndex> = (0u8..).zip(self.links.borrow().iter()).filter_map(resting).collect();
+        let resting: Vec<ShardIndex> =
+            (0u8..).zip(self.links.borrow().iter()).filter_map(resting).collect();
         let mut machine = self.machine.borrow_mut();
         resting.into_iter().for_each(|shard| machine.connection(now, shard, false));
         machine.close();

@@ -1,7 +1,7 @@
 //! Which fragments an operation on a range of one object asks and changes.
 //!
-//! Contract: pure arithmetic over [`Layout`]; no I/O, no state. Tests hold it to a byte-by-byte oracle for every
-//! availability pattern.
+//! Contract: pure arithmetic over [`Layout`]; no I/O, no state. Tests hold it to a byte-by-byte
+//! oracle for every availability pattern.
 
 use crate::config::ReadPolicy;
 use ec_store::codec::Codec;
@@ -10,7 +10,8 @@ use protocol::{Profile, ShardIndex, ShardSet};
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Most user bytes handled as one piece: bounds the buffers of one operation. A FUSE request is 1 MiB.
+/// Most user bytes handled as one piece: bounds the buffers of one operation. A FUSE request is 1
+/// MiB.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
 /// Most bytes of all fragments of one piece: one pooled buffer holds them.
 const FRAGMENTS_BYTES_MAX: u64 = 16 << 20;
@@ -44,7 +45,8 @@ pub(crate) struct Preference<'a> {
 
 impl Preference<'_> {
     /// Data shards first.
-    pub const SYSTEMATIC: Preference<'static> = Preference { policy: ReadPolicy::Systematic, turn: 0, latency: &[] };
+    pub const SYSTEMATIC: Preference<'static> =
+        Preference { policy: ReadPolicy::Systematic, turn: 0, latency: &[] };
 
     /// The shards of `usable`, the ones to ask first in front.
     fn order(&self, usable: ShardSet, shards: u8) -> SmallVec<[ShardIndex; 16]> {
@@ -57,7 +59,9 @@ impl Preference<'_> {
                 order.sort_by_key(|shard| (usize::from(shard.get()) + shards - first) % shards);
             }
             ReadPolicy::Fastest => {
-                order.sort_by_key(|shard| self.latency.get(usize::from(shard.get())).copied().unwrap_or(0));
+                order.sort_by_key(|shard| {
+                    self.latency.get(usize::from(shard.get())).copied().unwrap_or(0)
+                });
             }
         }
         order
@@ -79,7 +83,8 @@ pub(crate) fn plan_read(
     let direct = touched.minus(usable).is_empty()
         && (preference.policy == ReadPolicy::Systematic || touched.minus(chosen).is_empty());
     if direct {
-        let asks = touched.iter().map(|shard| (shard, layout.shard_sectors(shard, range))).collect();
+        let asks =
+            touched.iter().map(|shard| (shard, layout.shard_sectors(shard, range))).collect();
         return Some(ReadPlan { asks, decode: false });
     }
     if order.len() < k {
@@ -87,8 +92,15 @@ pub(crate) fn plan_read(
         return None;
     }
     let hull = hull(layout, range);
-    let wanted = if preference.policy == ReadPolicy::Systematic { data_first(touched, usable, k) } else { chosen };
-    Some(ReadPlan { asks: wanted.iter().map(|shard| (shard, hull.clone())).collect(), decode: true })
+    let wanted = if preference.policy == ReadPolicy::Systematic {
+        data_first(touched, usable, k)
+    } else {
+        chosen
+    };
+    Some(ReadPlan {
+        asks: wanted.iter().map(|shard| (shard, hull.clone())).collect(),
+        decode: true,
+    })
 }
 
 /// k usable shards: the touched ones, which need no decoding, then the others.
@@ -99,15 +111,18 @@ fn data_first(touched: ShardSet, usable: ShardSet, k: usize) -> ShardSet {
 
 /// The least range of fragments, in whole sectors, that holds every touched shard's part.
 fn hull(layout: Layout, range: &Range<u64>) -> Range<u64> {
-    let parts =
-        layout.touched(range).iter().map(|shard| layout.shard_range(shard, range)).collect::<SmallVec<[_; 16]>>();
+    let parts = layout
+        .touched(range)
+        .iter()
+        .map(|shard| layout.shard_range(shard, range))
+        .collect::<SmallVec<[_; 16]>>();
     let start = parts.iter().map(|part| part.start).min().unwrap_or(0);
     let end = parts.iter().map(|part| part.end).max().unwrap_or(0);
     sector_cover(&(start..end))
 }
 
-/// Assembles the range from the answers of a plan, in the plan's order. An answer shorter than asked ends in zeros.
-/// `None`: an answer is longer than asked, or does not decode.
+/// Assembles the range from the answers of a plan, in the plan's order. An answer shorter than
+/// asked ends in zeros. `None`: an answer is longer than asked, or does not decode.
 pub(crate) fn assemble<B: AsRef<[u8]>>(
     layout: Layout,
     codec: &dyn Codec,
@@ -129,16 +144,26 @@ pub(crate) fn assemble<B: AsRef<[u8]>>(
         .asks
         .iter()
         .zip(answers.iter().zip(&padded))
-        .map(|((shard, _), (answer, pad))| (*shard, if pad.is_empty() { answer.as_ref() } else { pad.as_slice() }))
+        .map(|((shard, _), (answer, pad))| {
+            (*shard, if pad.is_empty() { answer.as_ref() } else { pad.as_slice() })
+        })
         .collect();
-    let rebuilt = if plan.decode { decode(layout, codec, range, plan, &have)? } else { SmallVec::new() };
-    let offset = |shard| plan.asks.iter().find(|(s, _)| *s == shard).map_or(0, |(_, ask)| ask.start);
+    let rebuilt =
+        if plan.decode { decode(layout, codec, range, plan, &have)? } else { SmallVec::new() };
+    let offset =
+        |shard| plan.asks.iter().find(|(s, _)| *s == shard).map_or(0, |(_, ask)| ask.start);
     let pieces: SmallVec<[Piece<'_>; 16]> = (0..layout.profile().k())
         .map(ShardIndex::new)
         .map(|shard| {
-            let given = have.iter().find(|(s, _)| *s == shard).map(|(_, bytes)| Piece { offset: offset(shard), bytes });
+            let given = have
+                .iter()
+                .find(|(s, _)| *s == shard)
+                .map(|(_, bytes)| Piece { offset: offset(shard), bytes });
             let made = || {
-                rebuilt.iter().find(|(s, _)| *s == shard).map(|(_, b)| Piece { offset: plan.asks[0].1.start, bytes: b })
+                rebuilt
+                    .iter()
+                    .find(|(s, _)| *s == shard)
+                    .map(|(_, b)| Piece { offset: plan.asks[0].1.start, bytes: b })
             };
             given.or_else(made).unwrap_or(Piece { offset: 0, bytes: &[] })
         })
@@ -207,20 +232,22 @@ pub(crate) fn plan_write(layout: Layout, range: &Range<u64>, zero_from: u64) -> 
         reads = SmallVec::from_elem(cover.clone(), 1);
     }
     let parity = all.minus(ShardSet::first(profile.k()));
-    // Parity is computed from the zeros assumed: so they are written, on every shard, and cannot be wrong.
+    // Parity is computed from the zeros assumed: so they are written, on every shard, and cannot be
+    // wrong.
     let touch = if zeros { all } else { layout.touched(range).union(parity) };
     WritePlan { fragment: layout.fragment_cover(&cover), cover, reads, zeros, touch }
 }
 
 impl WritePlan {
-    /// The old bytes will not be read but taken from memory: so they are written, on every shard, and parity cannot be wrong.
+    /// The old bytes will not be read but taken from memory: so they are written, on every shard,
+    /// and parity cannot be wrong.
     pub fn assume(&mut self, layout: Layout) {
         self.touch = ShardSet::first(layout.profile().shards());
     }
 }
 
-/// Most user bytes of one piece of an operation, in whole stripes. Two of the largest are on their way to a shard whose
-/// window takes `window_bytes`.
+/// Most user bytes of one piece of an operation, in whole stripes. Two of the largest are on their
+/// way to a shard whose window takes `window_bytes`.
 pub(crate) fn piece_bytes_max(profile: Profile, window_bytes: u64) -> u64 {
     let (k, shards) = (u64::from(profile.k()), u64::from(profile.shards()));
     let fits = (FRAGMENTS_BYTES_MAX / shards).min(window_bytes / 4) * k;

@@ -1,8 +1,8 @@
-//! Locks on ranges of objects, local to one worker: who reads a stripe to change it, or decodes it, keeps writes of
-//! the same stripes out until its own write is numbered or its read is complete.
+//! Locks on ranges of objects, local to one worker: who reads a stripe to change it, or decodes it,
+//! keeps writes of the same stripes out until its own write is numbered or its read is complete.
 //!
-//! Contract: granted in the order asked, so nobody starves. Shared locks do not exclude each other. Released on drop,
-//! as is a place in the queue.
+//! Contract: granted in the order asked, so nobody starves. Shared locks do not exclude each other.
+//! Released on drop, as is a place in the queue.
 
 use protocol::ObjectId;
 use std::cell::{Cell, RefCell};
@@ -63,14 +63,20 @@ fn conflict(a: &Entry, b: &Entry) -> bool {
 }
 
 impl RangeLocks {
-    /// Does nobody hold or want any range of the object? Then a write that is numbered at once needs no lock.
+    /// Does nobody hold or want any range of the object? Then a write that is numbered at once
+    /// needs no lock.
     pub fn is_idle(&self, object: ObjectId) -> bool {
         let objects = self.objects.borrow();
         objects.is_empty() || !objects.contains_key(&object)
     }
 
     /// Waits for the range.
-    pub async fn lock(self: &Rc<Self>, object: ObjectId, range: Range<u64>, mode: Mode) -> RangeGuard {
+    pub async fn lock(
+        self: &Rc<Self>,
+        object: ObjectId,
+        range: Range<u64>,
+        mode: Mode,
+    ) -> RangeGuard {
         let guard = self.enqueue(object, range, mode);
         poll_fn(|cx| self.poll_granted(cx, &guard)).await;
         guard
@@ -87,7 +93,9 @@ impl RangeLocks {
     fn poll_granted(&self, cx: &Context<'_>, guard: &RangeGuard) -> Poll<()> {
         let mut objects = self.objects.borrow_mut();
         let Some(entries) = objects.get_mut(&guard.object) else { return Poll::Ready(()) };
-        let Some(at) = entries.iter().position(|entry| entry.ticket == guard.ticket) else { return Poll::Ready(()) };
+        let Some(at) = entries.iter().position(|entry| entry.ticket == guard.ticket) else {
+            return Poll::Ready(());
+        };
         let (earlier, rest) = entries.split_at_mut(at);
         if !earlier.iter().any(|entry| conflict(entry, &rest[0])) {
             return Poll::Ready(());

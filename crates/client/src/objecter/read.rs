@@ -1,7 +1,9 @@
-//! Reading a piece of an object: from the data shards, or decoded from any k when one is missing or late.
+//! Reading a piece of an object: from the data shards, or decoded from any k when one is missing or
+//! late.
 //!
-//! Contract: returns what the latest write numbered before it began left, whatever single shard fails meanwhile. A
-//! decoding read keeps writes of its stripes out while it runs, so that its k answers are of one state.
+//! Contract: returns what the latest write numbered before it began left, whatever single shard
+//! fails meanwhile. A decoding read keeps writes of its stripes out while it runs, so that its k
+//! answers are of one state.
 
 use super::local::Local;
 use super::osd::OsdLink;
@@ -27,11 +29,13 @@ use zerocopy::FromBytes;
 
 /// First pause after every usable shard failed for a passing reason; doubles up to 32 times.
 const SOFT_PAUSE: Duration = Duration::from_millis(5);
-/// Pause before shards whose disk or checksum failed are asked again: one that found a bad sector repairs it meanwhile.
+/// Pause before shards whose disk or checksum failed are asked again: one that found a bad sector
+/// repairs it meanwhile.
 const HARD_PAUSE: Duration = Duration::from_millis(200);
 /// How often they are asked before the read fails.
 const HARD_ROUNDS: u32 = 4;
-/// Deadline of one request without a configured one: a connection that is dead is noticed well before.
+/// Deadline of one request without a configured one: a connection that is dead is noticed well
+/// before.
 const CALL_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Why an attempt gave no bytes.
@@ -84,8 +88,8 @@ impl Failures {
         self.soft.is_empty() && !self.hard.is_empty() && !serves(pg.view().in_sync.minus(self.hard))
     }
 
-    /// Nothing can be asked: waits for what may help, of a PG that was alive when `seen` was. `serves` says whether a set of
-    /// shards would do.
+    /// Nothing can be asked: waits for what may help, of a PG that was alive when `seen` was.
+    /// `serves` says whether a set of shards would do.
     pub async fn wait(
         &mut self,
         local: &Local,
@@ -158,8 +162,9 @@ fn judge(local: &Local, pg: &PgIo, ask: &Ask, status: Status) -> Result<(), Fail
     }
 }
 
-/// Waits for all answers, failing as soon as one fails or a shard is attached anew. `status_of` reads an answer's
-/// status, and the attach it belongs to where it says so; `late` always holds the shards that have not answered.
+/// Waits for all answers, failing as soon as one fails or a shard is attached anew. `status_of`
+/// reads an answer's status, and the attach it belongs to where it says so; `late` always holds the
+/// shards that have not answered.
 pub(super) async fn gather(
     local: &Local,
     pg: &PgIo,
@@ -179,7 +184,9 @@ pub(super) async fn gather(
                         return Poll::Ready(Err(Failure::Soft(ask.shard)));
                     };
                     // Rule: ReplyAid
-                    if status == Status::Ok && attach.is_some_and(|attach| attach != ask.token.attach.get()) {
+                    if status == Status::Ok
+                        && attach.is_some_and(|attach| attach != ask.token.attach.get())
+                    {
                         return Poll::Ready(Err(Failure::Restart));
                     }
                     if let Err(failure) = judge(local, pg, ask, status) {
@@ -242,7 +249,8 @@ pub(super) async fn read_piece(
     let reader = Reader { local, pg, object, range, locked, policy };
     let read = reader.run().await;
     // Damage on several shards may lie in different stripes, of which each has enough that is good.
-    let cut_at = if matches!(read, Err(ClientError::Unreadable(_))) { reader.middle() } else { None };
+    let cut_at =
+        if matches!(read, Err(ClientError::Unreadable(_))) { reader.middle() } else { None };
     let Some(middle) = cut_at else { return read };
     let range = &reader.range;
     let first = Box::pin(read_piece(local, pg, object, range.start..middle, locked)).await?;
@@ -260,7 +268,9 @@ impl Reader<'_> {
             self.local.session_usable(self.pg).await?;
             let seen = self.pg.changed().version();
             let Some(plan) = self.plan(failures.excluded()) else {
-                let serves = |set| plan_read(self.pg.layout, &self.range, set, &Preference::SYSTEMATIC).is_some();
+                let serves = |set| {
+                    plan_read(self.pg.layout, &self.range, set, &Preference::SYSTEMATIC).is_some()
+                };
                 if self.middle().is_some() && failures.is_damage(self.pg, serves) {
                     return Err(ClientError::Unreadable(self.pg.pg));
                 }
@@ -301,8 +311,8 @@ impl Reader<'_> {
         plan_read(self.pg.layout, &self.range, usable, &preference)
     }
 
-    /// An attempt, and a second one beside it that avoids the shards that are late: once the others are enough, which they
-    /// may become only when some of those asked have answered.
+    /// An attempt, and a second one beside it that avoids the shards that are late: once the others
+    /// are enough, which they may become only when some of those asked have answered.
     async fn hedged(&self, plan: &ReadPlan, excluded: ShardSet) -> Result<Bytes, Failure> {
         let (late, unused) = (Cell::new(plan.shards()), Cell::new(ShardSet::EMPTY));
         let begin = Instant::now();
@@ -352,8 +362,9 @@ impl Reader<'_> {
         .await
     }
 
-    /// These shards are waited for no longer. Their answers, which would tell how slow they are, will not be looked at: were
-    /// that forgotten, the slowest would stay the one of which nothing bad is known.
+    /// These shards are waited for no longer. Their answers, which would tell how slow they are,
+    /// will not be looked at: were that forgotten, the slowest would stay the one of which nothing
+    /// bad is known.
     fn give_up(&self, late: ShardSet, waited: Duration) {
         late.iter().filter_map(|shard| self.pg.link(shard)).for_each(|link| link.overdue(waited));
     }
@@ -374,8 +385,11 @@ impl Reader<'_> {
                 .then(|| (Status::from_u8(reply.status), Some(reply.attach.get())))
         };
         gather(self.local, self.pg, &mut asks, late, status_of).await?;
-        let answers: SmallVec<[Bytes; 4]> =
-            asks.into_iter().filter_map(Ask::into_answer).map(|(_, message)| message.data).collect();
+        let answers: SmallVec<[Bytes; 4]> = asks
+            .into_iter()
+            .filter_map(Ask::into_answer)
+            .map(|(_, message)| message.data)
+            .collect();
         self.assemble(plan, &answers).ok_or(Failure::Invalid)
     }
 

@@ -1,7 +1,8 @@
 //! What the shards know of an object: its end, its space, where it holds data.
 //!
-//! Contract: asks shards that may be read, as reads do, and starts over as they do. Every write touches the parity
-//! shards and a data shard at least, so any k shards of a PG know of every write.
+//! Contract: asks shards that may be read, as reads do, and starts over as they do. Every write
+//! touches the parity shards and a data shard at least, so any k shards of a PG know of every
+//! write.
 
 use super::local::Local;
 use super::pg::PgIo;
@@ -71,8 +72,14 @@ async fn attempt(
 }
 
 /// What the shards know of an object.
-pub(super) async fn stat(local: &Rc<Local>, pg: &PgIo, object: ObjectId) -> Result<ObjectStat, ClientError> {
-    let parse = |message: &Message| StatReply::read_from_prefix(&message.front).ok().map(|(reply, _)| reply);
+pub(super) async fn stat(
+    local: &Rc<Local>,
+    pg: &PgIo,
+    object: ObjectId,
+) -> Result<ObjectStat, ClientError> {
+    let parse = |message: &Message| {
+        StatReply::read_from_prefix(&message.front).ok().map(|(reply, _)| reply)
+    };
     let status_of = |message: &Message| {
         let reply = parse(message).filter(|_| message.kind == Kind::StatReply.to_u16())?;
         Some((Status::from_u8(reply.status), Some(reply.attach.get())))
@@ -96,7 +103,8 @@ pub(super) async fn extents(
     object: ObjectId,
     range: Range<u64>,
 ) -> Result<Vec<Range<u64>>, ClientError> {
-    let parse = |message: &Message| protocol::decode::<ExtentsReply>("extents", &message.front).ok();
+    let parse =
+        |message: &Message| protocol::decode::<ExtentsReply>("extents", &message.front).ok();
     let status_of = |message: &Message| {
         let reply = parse(message).filter(|_| message.kind == Kind::ExtentsReply.to_u16())?;
         Some((reply.status, None))
@@ -105,11 +113,16 @@ pub(super) async fn extents(
     let mut found: Vec<Range<u64>> = Vec::new();
     let mut from = whole.start;
     while from < whole.end {
-        let answers = ask_shards(local, pg, Kind::Extents, object, &(from..whole.end), status_of).await?;
+        let answers =
+            ask_shards(local, pg, Kind::Extents, object, &(from..whole.end), status_of).await?;
         let replies: Vec<ExtentsReply> = answers.iter().filter_map(parse).collect();
         // Beyond the end of a cut answer its shard may hold more: the next question begins there.
         let ends = replies.iter().filter(|reply| reply.more);
-        let known = ends.filter_map(|reply| reply.data.last()).map(|(at, len)| at + len).min().unwrap_or(whole.end);
+        let known = ends
+            .filter_map(|reply| reply.data.last())
+            .map(|(at, len)| at + len)
+            .min()
+            .unwrap_or(whole.end);
         let known = known.min(whole.end);
         found.extend(replies.iter().flat_map(|reply| &reply.data).filter_map(|(at, length)| {
             let (start, end) = ((*at).max(from), at.saturating_add(*length).min(known));
@@ -126,22 +139,51 @@ pub(super) async fn extents(
 }
 
 /// Which objects of a file the PG holds, from `first` on and below index `end`, ascending.
-pub(super) async fn objects(local: &Rc<Local>, pg: &PgIo, first: ObjectId, end: u64) -> Result<Vec<u32>, ClientError> {
-    let parse = |message: &Message| protocol::decode::<ObjectsReply>("objects", &message.front).ok();
+pub(super) async fn objects(
+    local: &Rc<Local>,
+    pg: &PgIo,
+    first: ObjectId,
+    end: u64,
+) -> Result<Vec<u32>, ClientError> {
+    Ok(objects_asked(local, pg, first, end, false).await?.0)
+}
+
+/// Bytes that the data of those objects takes on disk, without parity.
+pub(super) async fn allocated(
+    local: &Rc<Local>,
+    pg: &PgIo,
+    first: ObjectId,
+    end: u64,
+) -> Result<u64, ClientError> {
+    Ok(objects_asked(local, pg, first, end, true).await?.1)
+}
+
+/// Both; the bytes are 0 unless they are asked for.
+async fn objects_asked(
+    local: &Rc<Local>,
+    pg: &PgIo,
+    first: ObjectId,
+    end: u64,
+    measures: bool,
+) -> Result<(Vec<u32>, u64), ClientError> {
+    let parse =
+        |message: &Message| protocol::decode::<ObjectsReply>("objects", &message.front).ok();
     let status_of = |message: &Message| {
         let reply = parse(message).filter(|_| message.kind == Kind::ObjectsReply.to_u16())?;
         Some((reply.status, None))
     };
-    let mut found = Vec::new();
-    let mut from = first;
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    let (mut from, asked) = (first, 0..u64::from(measures));
     loop {
-        let answers = ask_shards(local, pg, Kind::Objects, from, &(0..0), status_of).await?;
+        let answers = ask_shards(local, pg, Kind::Objects, from, &asked, status_of).await?;
         let replies: Vec<ObjectsReply> = answers.iter().filter_map(parse).collect();
         let page = page_of(&replies, from.index, end);
+        bytes += taken_of(&replies, &page.indexes) * u64::from(pg.layout.profile().k())
+            / (replies.len() as u64).max(1);
         found.extend(page.indexes);
         match page.next {
             Some(index) => from.index = index,
-            None => return Ok(found),
+            None => return Ok((found, bytes)),
         }
     }
 }
@@ -154,13 +196,24 @@ struct Page {
     next: Option<u32>,
 }
 
+/// What all shards together have of these objects.
+fn taken_of(replies: &[ObjectsReply], indexes: &[u32]) -> u64 {
+    let is_told = |index: &u32| indexes.binary_search(index).is_ok();
+    let told = replies.iter().flat_map(|reply| reply.indexes.iter().zip(&reply.taken));
+    told.filter(|(index, _)| is_told(index)).fold(0, |sum, (_, taken)| sum.saturating_add(*taken))
+}
+
 fn page_of(replies: &[ObjectsReply], from: u32, end: u64) -> Page {
     // Beyond the end of a cut answer its shard may hold more: the next question begins there. One
     // that ends before it began would let us ask for ever.
-    let cuts = replies.iter().filter(|reply| reply.more).filter_map(|reply| reply.indexes.last().copied());
+    let cuts =
+        replies.iter().filter(|reply| reply.more).filter_map(|reply| reply.indexes.last().copied());
     let last = cuts.filter(|last| *last >= from).min();
-    let is_told = |index: &u32| *index >= from && u64::from(*index) < end && last.is_none_or(|last| *index <= last);
-    let mut indexes: Vec<u32> = replies.iter().flat_map(|reply| &reply.indexes).copied().filter(is_told).collect();
+    let is_told = |index: &u32| {
+        *index >= from && u64::from(*index) < end && last.is_none_or(|last| *index <= last)
+    };
+    let mut indexes: Vec<u32> =
+        replies.iter().flat_map(|reply| &reply.indexes).copied().filter(is_told).collect();
     indexes.sort_unstable();
     indexes.dedup();
     let next = last.and_then(|last| last.checked_add(1)).filter(|next| u64::from(*next) < end);
@@ -186,18 +239,39 @@ mod tests {
 
     #[test]
     fn a_page_ends_where_the_first_cut_answer_does() {
-        let reply = |indexes: &[u32], more| ObjectsReply { status: Status::Ok, indexes: indexes.to_vec(), more };
+        let reply = |indexes: &[u32], more| ObjectsReply {
+            status: Status::Ok,
+            indexes: indexes.to_vec(),
+            taken: vec![10; indexes.len()],
+            more,
+        };
         let page = |replies: &[ObjectsReply], from, end| {
             let page = page_of(replies, from, end);
             (page.indexes, page.next)
         };
         let end = 1 << 32;
-        assert_eq!(page(&[reply(&[1, 5], false), reply(&[5, 9], false)], 0, end), (vec![1, 5, 9], None));
-        assert_eq!(page(&[reply(&[1, 5], true), reply(&[2, 9], false)], 0, end), (vec![1, 2, 5], Some(6)));
-        assert_eq!(page(&[reply(&[1, 5], true)], 0, 6), (vec![1, 5], None), "nothing more is asked for");
+        assert_eq!(
+            page(&[reply(&[1, 5], false), reply(&[5, 9], false)], 0, end),
+            (vec![1, 5, 9], None)
+        );
+        assert_eq!(
+            page(&[reply(&[1, 5], true), reply(&[2, 9], false)], 0, end),
+            (vec![1, 2, 5], Some(6))
+        );
+        assert_eq!(
+            page(&[reply(&[1, 5], true)], 0, 6),
+            (vec![1, 5], None),
+            "nothing more is asked for"
+        );
         assert_eq!(page(&[reply(&[u32::MAX], true)], 7, end), (vec![u32::MAX], None));
-        assert_eq!(page(&[reply(&[1, 2], true)], 3, end), (vec![], None), "an answer that does not fit the question");
+        assert_eq!(
+            page(&[reply(&[1, 2], true)], 3, end),
+            (vec![], None),
+            "an answer that does not fit the question"
+        );
         assert_eq!(page(&[reply(&[], true)], 0, end), (vec![], None));
+        let replies = [reply(&[1, 5], true), reply(&[2, 9], false)];
+        assert_eq!(taken_of(&replies, &[1, 2, 5]), 30, "the next page tells of 9 once more");
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The stripes that the last writes of objects ended in: the next write of whoever appends, or goes on where it stopped, begins in
-//! such a stripe and need not read it first.
+//! The stripes that the last writes of objects ended in: the next write of whoever appends, or goes
+//! on where it stopped, begins in such a stripe and need not read it first.
 //!
-//! Contract: pure; belongs to one worker and one session. Whoever numbers a write or another change of an object says so here in the
-//! same step, so that what is known is what the last one left. That holds under one grant of the write lease: under
-//! the next one somebody else may have written in between.
+//! Contract: pure; belongs to one worker and one session. Whoever numbers a write or another change
+//! of an object says so here in the same step, so that what is known is what the last one left.
+//! That holds under one grant of the write lease: under the next one somebody else may have written
+//! in between.
 
 use protocol::ObjectId;
 use std::collections::VecDeque;
@@ -52,8 +53,8 @@ impl Tails {
         tail.stripe.get(from..to)
     }
 
-    /// A write of the object that ends at `end` was numbered; `stripe` is the one that it ended in, whose bytes `fill` gives. Without
-    /// those, only where it ended is remembered.
+    /// A write of the object that ends at `end` was numbered; `stripe` is the one that it ended in,
+    /// whose bytes `fill` gives. Without those, only where it ended is remembered.
     pub fn wrote(
         &mut self,
         object: ObjectId,
@@ -120,9 +121,13 @@ mod tests {
         write(&mut tails, 1, 5, 11, 7);
         assert_eq!(tails.get(object(1), Some(5), &(9..11)), Some(&[7, 7][..]));
         assert!(tails.is_next(object(1), Some(5), 11) && !tails.is_next(object(1), Some(5), 12));
-        for (n, grant, range) in
-            [(1, Some(6), 9..11), (1, None, 9..11), (2, Some(5), 9..11), (1, Some(5), 7..11), (1, Some(5), 9..17)]
-        {
+        for (n, grant, range) in [
+            (1, Some(6), 9..11),
+            (1, None, 9..11),
+            (2, Some(5), 9..11),
+            (1, Some(5), 7..11),
+            (1, Some(5), 9..17),
+        ] {
             assert_eq!(tails.get(object(n), grant, &range), None, "{n} {grant:?} {range:?}");
         }
         write(&mut tails, 1, 5, 20, 8);
@@ -151,7 +156,13 @@ mod tests {
         write(&mut tails, many, 1, 3, 1);
         let is_known = |n| tails.get(object(n), Some(1), &(0..3)).is_some();
         assert!(is_known(0) && !is_known(1) && is_known(2) && is_known(many));
-        tails.wrote(object(9), Some(1), 3, 0..STRIPE_BYTES_MAX + 1, Some(|_: &mut [u8]| panic!("too large to keep")));
+        tails.wrote(
+            object(9),
+            Some(1),
+            3,
+            0..STRIPE_BYTES_MAX + 1,
+            Some(|_: &mut [u8]| panic!("too large to keep")),
+        );
         tails.clear();
         assert!(!tails.is_next(object(9), Some(1), 3));
     }

@@ -1,7 +1,7 @@
 //! Waiting among the tasks of one worker: notifications, numbers reached, bounded budgets.
 //!
-//! Contract: single-threaded (`Rc`, `Cell`), no clock, no I/O. Dropping a future that waits leaves nothing behind that
-//! could block another.
+//! Contract: single-threaded (`Rc`, `Cell`), no clock, no I/O. Dropping a future that waits leaves
+//! nothing behind that could block another.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -89,7 +89,11 @@ impl Mark {
         }
         let mut waiting = self.waiting.borrow_mut();
         let at = waiting.partition_point(|(wanted, _)| *wanted <= number);
-        let known = waiting.range(..at).rev().take_while(|(w, _)| *w == number).any(|(_, w)| w.will_wake(cx.waker()));
+        let known = waiting
+            .range(..at)
+            .rev()
+            .take_while(|(w, _)| *w == number)
+            .any(|(_, w)| w.will_wake(cx.waker()));
         if !known {
             waiting.insert(at, (number, cx.waker().clone()));
         }
@@ -100,7 +104,7 @@ impl Mark {
 /// A bound on something in use at once, granted in the order asked.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    limit: usize,
+    limit: Cell<usize>,
     used: Cell<usize>,
     next_ticket: Cell<u64>,
     waiting: RefCell<VecDeque<(u64, Option<Waker>)>>,
@@ -136,7 +140,19 @@ impl Drop for Queued {
 impl Budget {
     /// At most `limit` in use at once.
     pub fn new(limit: usize) -> Rc<Self> {
-        Rc::new(Self { limit, used: Cell::new(0), next_ticket: Cell::new(0), waiting: RefCell::default() })
+        let limit = Cell::new(limit);
+        Rc::new(Self {
+            limit,
+            used: Cell::new(0),
+            next_ticket: Cell::new(0),
+            waiting: RefCell::default(),
+        })
+    }
+
+    /// From now on at most so much: what is in use is not taken away.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.set(limit);
+        self.wake_first();
     }
 
     /// What is in use.
@@ -146,8 +162,9 @@ impl Budget {
     }
 
     fn take(self: &Rc<Self>, amount: usize) -> Option<Permit> {
+        let amount = amount.min(self.limit.get());
         let used = self.used.get() + amount;
-        (used <= self.limit).then(|| {
+        (used <= self.limit.get()).then(|| {
             self.used.set(used);
             Permit { budget: Rc::clone(self), amount }
         })
@@ -163,7 +180,6 @@ impl Budget {
 
     /// Waits for its turn and for room. More than the whole budget counts as the whole budget.
     pub async fn acquire(self: &Rc<Self>, amount: usize) -> Permit {
-        let amount = amount.min(self.limit);
         if self.waiting.borrow().is_empty()
             && let Some(permit) = self.take(amount)
         {
@@ -272,13 +288,17 @@ mod tests {
         let waker = Waker::from(Arc::new(Count::default()));
         let mut cx = Context::from_waker(&waker);
         let budget = Budget::new(10);
-        let Poll::Ready(first) = pin!(budget.acquire(8)).poll(&mut cx) else { panic!("there is room") };
+        let Poll::Ready(first) = pin!(budget.acquire(8)).poll(&mut cx) else {
+            panic!("there is room")
+        };
         let mut big = Box::pin(budget.acquire(50));
         assert!(big.as_mut().poll(&mut cx).is_pending());
         let mut small = pin!(budget.acquire(1));
         assert!(small.as_mut().poll(&mut cx).is_pending(), "not past the one that came first");
         drop(first);
-        let Poll::Ready(permit) = big.as_mut().poll(&mut cx) else { panic!("the whole budget is free") };
+        let Poll::Ready(permit) = big.as_mut().poll(&mut cx) else {
+            panic!("the whole budget is free")
+        };
         assert_eq!(budget.used(), 10);
         drop(permit);
         drop(big);
@@ -291,7 +311,9 @@ mod tests {
         let waker = Waker::from(Arc::new(Count::default()));
         let mut cx = Context::from_waker(&waker);
         let budget = Budget::new(1);
-        let Poll::Ready(held) = pin!(budget.acquire(1)).poll(&mut cx) else { panic!("there is room") };
+        let Poll::Ready(held) = pin!(budget.acquire(1)).poll(&mut cx) else {
+            panic!("there is room")
+        };
         let mut gives_up = Box::pin(budget.acquire(1));
         assert!(gives_up.as_mut().poll(&mut cx).is_pending());
         let mut stays = pin!(budget.acquire(1));

@@ -6,9 +6,8 @@
 //! k shards of a PG know of every object in it, so an OSD that is away hides none.
 
 use super::write;
-use super::{Ending, FileRef, LocalIo, OBJECTS_MAX, ObjectHint, WriterHint, join_all, stat};
+use super::{FileRef, LocalIo, OBJECTS_MAX, ObjectHint, WriterHint, join_all, stat};
 use crate::error::ClientError;
-use bytes::Bytes;
 use ec_store::layout::Layout;
 use protocol::shard::Op;
 use protocol::{ObjectId, PgId};
@@ -19,10 +18,9 @@ const OBJECTS_AT_ONCE: usize = 16;
 /// Ranges of so many objects are worked on object by object, without asking which exist. With
 /// objects of 64 MiB, 4 GiB.
 const FEW_OBJECTS: u64 = 64;
-/// Files of more objects are measured by their number alone, as if each were full: each object
-/// costs a message to each of its shards, and this many take tens of milliseconds. With objects of
-/// 64 MiB, 64 GiB of data.
-const MEASURED_OBJECTS_MAX: usize = 1024;
+
+/// Files of so many objects are measured object by object.
+const MEASURED_OBJECTS_MAX: u64 = 16;
 
 /// What [`LocalIo::seek`] looks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +37,12 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn punch(&self, file: FileRef, range: Range<u64>, hint: WriterHint) -> Result<(), ClientError> {
+    pub async fn punch(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        hint: WriterHint,
+    ) -> Result<(), ClientError> {
         let _timed = self.local.times.change.stopwatch();
         let layout = Layout::new(self.local.profile(file.pool)?);
         let (size, stripe) = (layout.profile().object_bytes(), layout.profile().stripe_bytes());
@@ -50,7 +53,8 @@ impl LocalIo {
                 let base = u64::from(*index) * size;
                 let (object, hint) = (file.object(*index), hint.of_object(base, size));
                 let part = range.start.max(base) - base..range.end.min(base + size) - base;
-                let (head, tail) = (part.start.next_multiple_of(stripe), part.end / stripe * stripe);
+                let (head, tail) =
+                    (part.start.next_multiple_of(stripe), part.end / stripe * stripe);
                 if head < tail {
                     jobs.push((object, hint, head..tail, true));
                 }
@@ -59,14 +63,26 @@ impl LocalIo {
                 jobs.extend(partial.map(|edge| (object, hint, edge, false)));
             }
             let run = |(object, hint, range, whole): (ObjectId, ObjectHint, Range<u64>, bool)| {
-                self.on_owner(file, object, "storage daemons to write to", move |local, pg| async move {
-                    let _permit = local.permit(0).await;
-                    if whole {
-                        return write::mutate(&local, &pg, object, Op::Punch, range, hint.logical_end).await;
-                    }
-                    let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
-                    write::write_piece(&local, &pg, object, range.start, zeros, hint, Ending::default()).await
-                })
+                self.on_owner(
+                    file,
+                    object,
+                    "storage daemons to write to",
+                    move |local, pg| async move {
+                        let _permit = local.permit(0).await;
+                        if whole {
+                            return write::mutate(
+                                &local,
+                                &pg,
+                                object,
+                                Op::Punch,
+                                range,
+                                hint.logical_end,
+                            )
+                            .await;
+                        }
+                        write::zero_edge(&local, &pg, object, range, hint).await
+                    },
+                )
             };
             join_all(jobs.into_iter().map(run)).await.into_iter().collect::<Result<(), _>>()?;
         }
@@ -78,7 +94,12 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> Result<(), ClientError> {
+    pub async fn truncate(
+        &self,
+        file: FileRef,
+        new_size: u64,
+        old_size: u64,
+    ) -> Result<(), ClientError> {
         let profile = self.local.profile(file.pool)?;
         let (size, stripe) = (profile.object_bytes(), profile.stripe_bytes());
         self.range_of(file, new_size, 0)?;
@@ -98,7 +119,12 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn delete(&self, file: FileRef, size_hint: u64, probe: bool) -> Result<(), ClientError> {
+    pub async fn delete(
+        &self,
+        file: FileRef,
+        size_hint: u64,
+        probe: bool,
+    ) -> Result<(), ClientError> {
         let size = self.local.profile(file.pool)?.object_bytes();
         let end = if probe { OBJECTS_MAX } else { size_hint.div_ceil(size) };
         self.delete_objects(file, 0..end).await
@@ -117,7 +143,11 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::read`].
-    pub async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>, ClientError> {
+    pub async fn extents(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+    ) -> Result<Vec<Range<u64>>, ClientError> {
         self.range_of(file, range.end, 0)?;
         let mut found = Vec::new();
         for batch in self.existing_in(file, &range).await?.chunks(OBJECTS_AT_ONCE) {
@@ -131,10 +161,16 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::read`].
-    pub async fn seek(&self, file: FileRef, range: Range<u64>, sought: Sought) -> Result<Option<u64>, ClientError> {
+    pub async fn seek(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        sought: Sought,
+    ) -> Result<Option<u64>, ClientError> {
         let size = self.local.profile(file.pool)?.object_bytes();
         // What is near costs no question to every PG.
-        let near = range.end.min((range.start / size).saturating_add(FEW_OBJECTS).saturating_mul(size));
+        let near =
+            range.end.min((range.start / size).saturating_add(FEW_OBJECTS).saturating_mul(size));
         for part in [range.start..near, near..range.end] {
             if let Some(found) = self.seek_in(file, part, sought).await? {
                 return Ok(Some(found));
@@ -143,7 +179,12 @@ impl LocalIo {
         Ok(None)
     }
 
-    async fn seek_in(&self, file: FileRef, range: Range<u64>, sought: Sought) -> Result<Option<u64>, ClientError> {
+    async fn seek_in(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        sought: Sought,
+    ) -> Result<Option<u64>, ClientError> {
         let mut at = range.start;
         for batch in self.existing_in(file, &range).await?.chunks(OBJECTS_AT_ONCE) {
             for extent in stat::merge(self.extents_of(file, batch, &range).await?) {
@@ -168,10 +209,18 @@ impl LocalIo {
         let ask = |index: &u32| {
             let (object, base) = (file.object(*index), u64::from(*index) * size);
             let part = range.start.max(base) - base..range.end.min(base + size) - base;
-            self.on_owner(file, object, "storage daemons to read from", move |local, pg| async move {
-                let found = stat::extents(&local, &pg, object, part).await?;
-                Ok(found.into_iter().map(|part| part.start + base..part.end + base).collect::<Vec<_>>())
-            })
+            self.on_owner(
+                file,
+                object,
+                "storage daemons to read from",
+                move |local, pg| async move {
+                    let found = stat::extents(&local, &pg, object, part).await?;
+                    Ok(found
+                        .into_iter()
+                        .map(|part| part.start + base..part.end + base)
+                        .collect::<Vec<_>>())
+                },
+            )
         };
         let answers = join_all(indexes.iter().map(ask)).await;
         Ok(answers.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
@@ -186,29 +235,38 @@ impl LocalIo {
         let size = self.local.profile(file.pool)?.object_bytes();
         for index in self.existing(file, 0..OBJECTS_MAX).await?.into_iter().rev() {
             let stat = self.stat(file, index).await?;
-            if stat.exists {
+            // An object of which space is reserved holds nothing that the file could end with.
+            if stat.exists && (stat.logical_end > 0 || index == 0) {
                 return Ok(u64::from(index) * size + stat.logical_end);
             }
         }
         Ok(0)
     }
 
-    /// Bytes that the file's data takes on disk, without parity (for `st_blocks`); `size` is the
-    /// file's size. Where data lies in more than [`MEASURED_OBJECTS_MAX`] objects, each counts as
-    /// full.
+    /// Bytes that the file's data takes on disk, without parity (for `st_blocks`), with what is
+    /// reserved for it; up to a size. Of what holds data in few objects each is asked for, beyond
+    /// that each PG for all that it holds.
     ///
     /// # Errors
     /// As [`LocalIo::read`].
     pub async fn allocated(&self, file: FileRef, size: u64) -> Result<u64, ClientError> {
         let object_bytes = self.local.profile(file.pool)?.object_bytes();
-        let indexes = self.existing(file, 0..size.div_ceil(object_bytes)).await?;
-        if indexes.len() > MEASURED_OBJECTS_MAX {
-            return Ok((indexes.len() as u64 * object_bytes).min(size));
+        let objects = size.div_ceil(object_bytes).min(OBJECTS_MAX);
+        if objects <= MEASURED_OBJECTS_MAX {
+            let asked = (0..objects).map(|index| self.stat(file, index as u32));
+            let stats = join_all(asked).await.into_iter();
+            return stats.map(|stat| Ok(stat?.allocated)).sum();
         }
+        let first = file.object(0);
         let mut sum = 0;
-        for batch in indexes.chunks(OBJECTS_AT_ONCE) {
-            for stat in join_all(batch.iter().map(|index| self.stat(file, *index))).await {
-                sum += stat?.allocated;
+        for batch in self.local.pg_ids(file.pool)?.chunks(OBJECTS_AT_ONCE) {
+            let ask = |pg: &PgId| {
+                self.on_owner_of(*pg, "storage daemons to read from", move |local, pg| async move {
+                    stat::allocated(&local, &pg, first, objects).await
+                })
+            };
+            for bytes in join_all(batch.iter().map(ask)).await {
+                sum += bytes?;
             }
         }
         Ok(sum)
@@ -223,7 +281,11 @@ impl LocalIo {
     }
 
     /// Indexes of the objects in a range of the file that may exist, ascending.
-    async fn existing_in(&self, file: FileRef, range: &Range<u64>) -> Result<Vec<u32>, ClientError> {
+    async fn existing_in(
+        &self,
+        file: FileRef,
+        range: &Range<u64>,
+    ) -> Result<Vec<u32>, ClientError> {
         let size = self.local.profile(file.pool)?.object_bytes();
         if range.start >= range.end {
             return Ok(Vec::new());

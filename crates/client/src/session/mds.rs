@@ -1,7 +1,8 @@
 //! Calls to the metadata service, each carried out exactly once.
 //!
-//! Contract: a call keeps its number until it is answered, however often it is sent; `answered` never passes a call that
-//! is under way. A call given up counts as answered: the service takes no number at or below that mark.
+//! Contract: a call keeps its number until it is answered, however often it is sent; `answered`
+//! never passes a call that is under way. A call given up counts as answered: the service takes no
+//! number at or below that mark.
 
 use super::ClientEvent;
 use super::shared::{RETRY_PAUSE, Shared};
@@ -9,9 +10,12 @@ use crate::error::ClientError;
 use bytes::Bytes;
 use messenger::sync::{ContentionMutex, LockTable};
 use messenger::{
-    CallError, CloseReason, ConnState, ConnectConfig, Connection, Message, Service, StateEvent, TrafficClass, Worker,
+    CallError, CloseReason, ConnState, ConnectConfig, Connection, Message, Service, StateEvent,
+    TrafficClass, Worker,
 };
-use protocol::namespace::{Answer, Attr, Caller, Commit, NamespaceOp, Recall, Reply, Request};
+use protocol::namespace::{
+    Answer, Attr, Caller, Commit, NamesRecall, NamespaceOp, Recall, Reply, Request,
+};
 use protocol::{Epoch, Kind, SessionId};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -58,7 +62,8 @@ struct Link {
 pub(crate) struct Mds {
     numbers: ContentionMutex<Numbers>,
     link: ContentionMutex<Option<Link>>,
-    /// A connection was up before: the next new one means that the service, or its memory of us, is new.
+    /// A connection was up before: the next new one means that the service, or its memory of us, is
+    /// new.
     known: ContentionMutex<bool>,
     /// The client is a mount, and the session that said so last.
     mount: AtomicBool,
@@ -70,6 +75,8 @@ pub(crate) struct Mds {
 pub struct Answered {
     /// To what was asked.
     pub reply: Reply,
+    /// See [`Answer::covered`].
+    pub covered: bool,
     /// See [`Answer::dirs`].
     pub dirs: Vec<Attr>,
     /// See [`Answer::commit`].
@@ -102,7 +109,8 @@ impl Mds {
         }
     }
 
-    /// The map says where the service is: calls that wait for it elsewhere are to be made again there.
+    /// The map says where the service is: calls that wait for it elsewhere are to be made again
+    /// there.
     pub fn moved(&self, to: Option<SocketAddr>) {
         let mut link = self.link.lock();
         if let Some(old) = link.take_if(|link| to.is_some_and(|to| to != link.addr)) {
@@ -110,8 +118,8 @@ impl Mds {
         }
     }
 
-    /// A new session uses a new connection. Numbers go on: calls of the last session end later, and theirs must not be
-    /// taken for those of new ones.
+    /// A new session uses a new connection. Numbers go on: calls of the last session end later, and
+    /// theirs must not be taken for those of new ones.
     pub fn restart(&self) {
         *self.known.lock() = false;
         if let Some(link) = self.link.lock().take() {
@@ -122,15 +130,27 @@ impl Mds {
 
 impl Shared {
     /// See [`super::Client::namespace`].
-    pub(super) async fn namespace(self: &Arc<Self>, op: NamespaceOp, caller: Caller) -> Result<Answered, ClientError> {
+    pub(super) async fn namespace(
+        self: &Arc<Self>,
+        op: NamespaceOp,
+        caller: Caller,
+    ) -> Result<Answered, ClientError> {
         let session = self.check()?;
         let _timed = self.namespace_times.stopwatch();
         if !matches!(op, NamespaceOp::Mount) {
             self.ensure_mounted(session, caller).await?;
         }
         let number = Number { number: self.mds.numbers.lock().begin(), mds: &self.mds };
-        let give_up = (!self.config.timeout.is_zero()).then(|| Instant::now() + self.config.timeout);
-        let mut request = Request { session, number: number.number, answered: 0, epoch: Epoch::default(), caller, op };
+        let give_up =
+            (!self.config.timeout.is_zero()).then(|| Instant::now() + self.config.timeout);
+        let mut request = Request {
+            session,
+            number: number.number,
+            answered: 0,
+            epoch: Epoch::default(),
+            caller,
+            op,
+        };
         let mut pause = AGAIN_PAUSE_MIN;
         loop {
             if self.check()? != session {
@@ -146,7 +166,9 @@ impl Shared {
             request.answered = self.mds.numbers.lock().answered();
             request.epoch = self.newest_epoch();
             match self.ask_mds(&request, remaining).await? {
-                Some(Answered { reply: Reply::Errno(errno), .. }) => return Err(ClientError::Posix(errno)),
+                Some(Answered { reply: Reply::Errno(errno), .. }) => {
+                    return Err(ClientError::Posix(errno));
+                }
                 Some(Answered { reply: Reply::Fenced, .. }) => {
                     self.fenced(session);
                     return Err(ClientError::Fenced(session));
@@ -168,7 +190,11 @@ impl Shared {
     }
 
     /// A new session of a mount says that it is one before it asks for anything else.
-    async fn ensure_mounted(self: &Arc<Self>, session: SessionId, caller: Caller) -> Result<(), ClientError> {
+    async fn ensure_mounted(
+        self: &Arc<Self>,
+        session: SessionId,
+        caller: Caller,
+    ) -> Result<(), ClientError> {
         let told = self.mds.mounted.load(Ordering::Acquire) == session.get();
         if !self.mds.mount.load(Ordering::Acquire) || told {
             return Ok(());
@@ -186,7 +212,8 @@ impl Shared {
     ) -> Result<Option<Answered>, ClientError> {
         let Some(connection) = self.mds_connection()? else { return Ok(None) };
         let front = protocol::encode(request);
-        let message = Message::new(TrafficClass::Client, Kind::Namespace.to_u16(), front, Bytes::new());
+        let message =
+            Message::new(TrafficClass::Client, Kind::Namespace.to_u16(), front, Bytes::new());
         let asked = Instant::now();
         let reply = match connection.call(message, remaining).await {
             Ok(reply) => reply,
@@ -194,14 +221,18 @@ impl Shared {
             Err(CallError::Deadline | CallError::Reset | CallError::Closed) => return Ok(None),
         };
         if reply.kind != Kind::NamespaceReply.to_u16() {
-            return Err(ClientError::Protocol(format!("kind {:#06x} from the metadata service", reply.kind)));
+            return Err(ClientError::Protocol(format!(
+                "kind {:#06x} from the metadata service",
+                reply.kind
+            )));
         }
         let answer = protocol::decode::<Answer>("namespace reply", &reply.front);
         let answer = answer.map_err(|error| ClientError::Protocol(error.to_string()))?;
-        let until = asked + Duration::from_millis(answer.alone_ms.into());
-        self.alone_until(request.session, until, answer.alone_term);
-        let Answer { reply, dirs, commit, durable, .. } = answer;
-        Ok(Some(Answered { reply, dirs, commit, durable }))
+        let until = |ms: u32| asked + Duration::from_millis(ms.into());
+        let promised = (until(answer.alone_ms), until(answer.names_ms));
+        self.told(request.session, promised, answer.alone_term);
+        let Answer { reply, covered, dirs, commit, durable, .. } = answer;
+        Ok(Some(Answered { reply, covered, dirs, commit, durable }))
     }
 
     /// The connection to where the map says that the service is; `None` if it says nothing.
@@ -209,7 +240,9 @@ impl Shared {
         let map = self.map()?;
         let Some(addr) = map.mds else { return Ok(None) };
         let mut link = self.mds.link.lock();
-        if let Some(link) = link.as_ref().filter(|l| l.addr == addr && l.connection.state() != ConnState::Closed) {
+        if let Some(link) =
+            link.as_ref().filter(|l| l.addr == addr && l.connection.state() != ConnState::Closed)
+        {
             return Ok(Some(link.connection.clone()));
         }
         if let Some(old) = link.take() {
@@ -217,7 +250,9 @@ impl Shared {
         }
         let config = ConnectConfig::new(addr, map.cluster, self.config.name.clone());
         let shared = Arc::downgrade(self);
-        let connection = self.handle.connect(0, config, move |_| Rc::new(MdsService { shared }) as Rc<dyn Service>);
+        let connection = self
+            .handle
+            .connect(0, config, move |_| Rc::new(MdsService { shared }) as Rc<dyn Service>);
         *link = Some(Link { addr, connection: connection.clone() });
         Ok(Some(connection))
     }
@@ -231,12 +266,17 @@ struct MdsService {
 impl Service for MdsService {
     fn on_message(&self, _worker: &Worker, _connection: &Connection, message: Message) {
         let Some(shared) = self.shared.upgrade() else { return };
-        if message.kind != Kind::Recall.to_u16() {
+        let front = &message.front;
+        let event = if message.kind == Kind::Recall.to_u16() {
+            protocol::decode::<Recall>("recall", front).map(ClientEvent::Recall)
+        } else if message.kind == Kind::NamesRecall.to_u16() {
+            protocol::decode::<NamesRecall>("recall of names", front).map(ClientEvent::NamesRecall)
+        } else {
             tracing::debug!(kind = message.kind, "message of the metadata service dropped");
             return;
-        }
-        match protocol::decode::<Recall>("recall", &message.front) {
-            Ok(recall) => shared.emit(ClientEvent::Recall(recall)),
+        };
+        match event {
+            Ok(event) => shared.emit(event),
             Err(error) => tracing::warn!(%error, "recall dropped"),
         }
     }
@@ -250,7 +290,9 @@ impl Service for MdsService {
                     shared.emit(ClientEvent::MdsRestarted);
                 }
             }
-            StateEvent::Down { reason } => tracing::info!(reason, "connection to the metadata service lost"),
+            StateEvent::Down { reason } => {
+                tracing::info!(reason, "connection to the metadata service lost")
+            }
             _ => {}
         }
     }

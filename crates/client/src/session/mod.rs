@@ -1,7 +1,9 @@
 //! One client's session with a cluster: the map, calls to the monitor and to the metadata service.
 //!
-//! Contract: a [`Client`] is cheap to clone and may be used from any thread. Its futures may be awaited anywhere.
+//! Contract: a [`Client`] is cheap to clone and may be used from any thread. Its futures may be
+//! awaited anywhere.
 
+mod live;
 mod mds;
 mod monitor;
 mod promises;
@@ -21,7 +23,7 @@ use messenger::sync::ContentionMutex;
 use messenger::{Handle, Runtime, RuntimeConfig, Worker};
 use metadata::lease::holder::Moment;
 use protocol::monitor::{MonitorReply, MonitorRequest};
-use protocol::namespace::{Caller, NamespaceOp, Recall, Reply};
+use protocol::namespace::{Caller, NamesRecall, NamespaceOp, Recall, Reply};
 use protocol::{Epoch, ObjectId, SessionId};
 use std::future::Future;
 use std::sync::Arc;
@@ -31,25 +33,33 @@ use std::sync::Arc;
 pub enum ClientEvent {
     /// The metadata service wants a lease back: answer with `NamespaceOp::ReturnLease`.
     Recall(Recall),
+    /// Forget what is known of a file or directory, at once, and answer with
+    /// `NamespaceOp::ReturnNames`.
+    NamesRecall(NamesRecall),
     /// The connection to the metadata service was made anew, or the service restarted: answer with
     /// `NamespaceOp::Reclaim` of everything held; other calls of the layer may go on meanwhile.
     MdsRestarted,
     /// The session was declared dead: all leases are gone, all caches void. Every call fails with
-    /// [`ClientError::Fenced`] until the layer has dropped what it holds and calls [`Client::reopen`].
+    /// [`ClientError::Fenced`] until the layer has dropped what it holds and calls
+    /// [`Client::reopen`].
     Fenced(SessionId),
 }
 
-/// A time in which a client is the only mount, or nearly: within one, nobody else changed a name or an attribute.
+/// A time in which a client is the only mount, or one of the same several: within one, nobody else
+/// changed a name or an attribute that the client knew and was not asked to forget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Term {
     /// Which; a later one has a greater number.
     pub number: u64,
     /// The client surely is the only mount now.
     pub holds: bool,
+    /// It may count on its leases on names now.
+    pub leased: bool,
 }
 
-/// A session with a cluster. See the module. When the last clone is dropped without [`Client::close`], its threads stop
-/// at once, and the cluster counts the session as dead when its time is over.
+/// A session with a cluster. See the module. When the last clone is dropped without
+/// [`Client::close`], its threads stop at once, and the cluster counts the session as dead when its
+/// time is over.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -77,34 +87,41 @@ impl Drop for Owner {
     }
 }
 
-/// Bytes of free buffers that a client keeps: what it holds of large writes at 1 GB/s until they are stable, and storage daemons on its
-/// host have applied them.
+/// Bytes of free buffers that a client keeps: what it holds of large writes at 1 GB/s until they
+/// are stable, and storage daemons on its host have applied them.
 const RETAINED_BYTES_MAX: usize = 256 << 20;
 
 impl Client {
-    /// Opens a session: blocks until the map is there, at most `config.timeout` (30 s if that is zero).
+    /// Opens a session: blocks until the map is there, at most `config.timeout` (30 s if that is
+    /// zero).
     ///
     /// # Errors
     /// [`ClientError::Config`], [`ClientError::Connect`], [`ClientError::Refused`].
     pub fn connect(config: ClientConfig) -> Result<Client, ClientError> {
         let config = config.checked()?;
         let addr = monitor::resolve(&config.monitor)?;
-        let pools = PoolConfig { pools: config.buffer_pools, retained_bytes_max: RETAINED_BYTES_MAX };
-        let (telemetry, op_history, busy_poll) = (config.telemetry, config.op_history, config.busy_poll);
+        let pools =
+            PoolConfig { pools: config.buffer_pools, retained_bytes_max: RETAINED_BYTES_MAX };
+        let (telemetry, op_history, busy_poll) =
+            (config.telemetry, config.op_history, config.busy_poll);
         let defaults = RuntimeConfig::new("client", config.workers);
         let runtime = RuntimeConfig { telemetry, op_history, busy_poll, pools, ..defaults };
-        let runtime = Runtime::start(runtime).map_err(|error| ClientError::Local(error.to_string()))?;
+        let runtime =
+            Runtime::start(runtime).map_err(|error| ClientError::Local(error.to_string()))?;
         let shared = Shared::new(config, runtime.handle());
         let runtime = ContentionMutex::new(shared.handle.locks(), "client runtime", Some(runtime));
         let owner = Arc::new(Owner { shared: Arc::clone(&shared), runtime });
         let opening = Arc::clone(&shared);
-        let opened = shared.handle.block_on_worker(0, move |_| async move { monitor::open(&opening, addr).await });
+        let opened = shared
+            .handle
+            .block_on_worker(0, move |_| async move { monitor::open(&opening, addr).await });
         opened.unwrap_or(Err(ClientError::Closed))?;
         let (map, session) = (shared.map()?, shared.standing().session);
         for worker in 0..shared.handle.workers() {
             let (shared, map) = (Arc::clone(&shared), Arc::clone(&map));
             let handle = shared.handle.clone();
-            let install = move |worker: Worker| async move { Local::install(worker, shared, session, map) };
+            let install =
+                move |worker: Worker| async move { Local::install(worker, shared, session, map) };
             handle.block_on_worker(worker, install).map_err(|_| ClientError::Closed)?;
         }
         // A map that came meanwhile found no worker to learn it.
@@ -117,6 +134,15 @@ impl Client {
         &self.shared.config
     }
 
+    /// Changes a setting as an operator does with `trefoil config set client.N KEY VALUE`:
+    /// `objecter_inflight_ops` or `objecter_inflight_op_bytes`, from the next operation on.
+    ///
+    /// # Errors
+    /// [`ClientError::Config`]: nothing has changed.
+    pub fn set_live(&self, key: &str, value: &str) -> Result<(), ClientError> {
+        live::set(&self.shared, key, value).map(drop).map_err(ClientError::Config)
+    }
+
     /// The client's workers, for tasks that use [`Client::local`].
     pub fn handle(&self) -> &Handle {
         &self.shared.handle
@@ -125,6 +151,14 @@ impl Client {
     /// The session's id; another one after [`Client::reopen`].
     pub fn session_id(&self) -> SessionId {
         self.shared.standing().session
+    }
+
+    /// The session's id, if it is not known to be dead.
+    ///
+    /// # Errors
+    /// [`ClientError::Fenced`], [`ClientError::Closed`], [`ClientError::ClusterGone`].
+    pub fn live_session(&self) -> Result<SessionId, ClientError> {
+        self.shared.check()
     }
 
     /// The newest map.
@@ -152,12 +186,13 @@ impl Client {
     /// # Errors
     /// [`ClientError::Closed`] after [`Client::close`], and for a worker of another runtime.
     pub fn local(&self, worker: &Worker) -> Result<LocalIo, ClientError> {
-        let local = worker.local::<Local>().filter(|local| Arc::ptr_eq(&local.shared, &self.shared));
+        let local =
+            worker.local::<Local>().filter(|local| Arc::ptr_eq(&local.shared, &self.shared));
         local.map(LocalIo::new).ok_or(ClientError::Closed)
     }
 
-    /// Runs an operation on a worker's [`LocalIo`]; the future may be awaited on any thread, or with
-    /// [`Client::block_on`].
+    /// Runs an operation on a worker's [`LocalIo`]; the future may be awaited on any thread, or
+    /// with [`Client::block_on`].
     ///
     /// # Errors
     /// Those of the operation, and [`ClientError::Closed`].
@@ -186,13 +221,15 @@ impl Client {
         messenger::sync::block_on(future)
     }
 
-    /// Says what to do on events; the last handler set counts. Events before the first handler are kept for it.
+    /// Says what to do on events; the last handler set counts. Events before the first handler are
+    /// kept for it.
     pub fn on_event(&self, handler: impl Fn(ClientEvent) + Send + Sync + 'static) {
         self.shared.set_handler(Arc::new(handler));
     }
 
-    /// Says that this client is a mount, whose kernel caches names and attributes; a new session after
-    /// [`Client::reopen`] says it again. Waits until nobody else counts on being the only one.
+    /// Says that this client is a mount, whose kernel caches names and attributes; a new session
+    /// after [`Client::reopen`] says it again. Waits until nobody else counts on being the only
+    /// one.
     ///
     /// # Errors
     /// As [`Client::namespace`].
@@ -200,7 +237,8 @@ impl Client {
         self.shared.mount(caller).await
     }
 
-    /// How long this client surely stays the only mount: names and attributes may be cached as long.
+    /// How long this client surely stays the only mount: names and attributes may be cached as
+    /// long.
     pub fn alone_for(&self) -> std::time::Duration {
         self.shared.alone_for()
     }
@@ -215,8 +253,8 @@ impl Client {
         self.shared.moment()
     }
 
-    /// Waits until the session, or one after it, surely lives and a map of this epoch is there (rules ReadClock and
-    /// GrantEpoch).
+    /// Waits until the session, or one after it, surely lives and a map of this epoch is there
+    /// (rules ReadClock and GrantEpoch).
     pub(crate) async fn usable(&self, epoch: Epoch) -> Result<(), ClientError> {
         self.shared.usable(epoch).await
     }
@@ -229,22 +267,27 @@ impl Client {
         self.shared.call_monitor(&request, self.shared.deadline()).await
     }
 
-    /// A call to the metadata service, carried out exactly once: it is sent again under the same number after a lost
-    /// connection, a restart of the service, or `TryAgain`.
+    /// A call to the metadata service, carried out exactly once: it is sent again under the same
+    /// number after a lost connection, a restart of the service, or `TryAgain`.
     ///
     /// # Errors
-    /// [`ClientError::Posix`] for the service's errnos, [`ClientError::Fenced`], [`ClientError::TimedOut`].
+    /// [`ClientError::Posix`] for the service's errnos, [`ClientError::Fenced`],
+    /// [`ClientError::TimedOut`].
     pub async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Reply, ClientError> {
         self.ask_namespace(op, caller).await.map(|answered| answered.reply)
     }
 
     /// As [`Client::namespace`], with what else the service tells the only mount.
-    pub(crate) async fn ask_namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Answered, ClientError> {
+    pub(crate) async fn ask_namespace(
+        &self,
+        op: NamespaceOp,
+        caller: Caller,
+    ) -> Result<Answered, ClientError> {
         self.shared.namespace(op, caller).await
     }
 
-    /// Opens a new session after [`ClientEvent::Fenced`]. The caller has dropped all leases and caches. Without that it
-    /// returns the session there is.
+    /// Opens a new session after [`ClientEvent::Fenced`]. The caller has dropped all leases and
+    /// caches. Without that it returns the session there is.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -271,7 +314,8 @@ impl Client {
         Ok(session)
     }
 
-    /// Makes everything written stable, closes the session and stops the workers. Blocks; not on a worker.
+    /// Makes everything written stable, closes the session and stops the workers. Blocks; not on a
+    /// worker.
     ///
     /// # Errors
     /// What could not be made stable in `config.timeout`; the client is closed all the same.

@@ -1,11 +1,13 @@
 //! The connection to the monitor: the map as it changes, and the session's life.
 
+use super::live;
 use super::shared::{RETRY_PAUSE, Shared};
 use crate::config::ClientConfig;
 use crate::error::ClientError;
 use messenger::address::{HostPort, NotAnAddress, first_that_listens};
 use messenger::{
-    CloseReason, ConnectConfig, Connection, Message, Refusal, Runtime, RuntimeConfig, Service, StateEvent, Worker,
+    CloseReason, ConnectConfig, Connection, Message, Refusal, Runtime, RuntimeConfig, Service,
+    StateEvent, Worker,
 };
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::{Epoch, Kind, MONITOR_PORT, SessionId};
@@ -16,25 +18,32 @@ use std::time::{Duration, Instant};
 
 /// Least pause between renewals of the session.
 const RENEW_MIN: Duration = Duration::from_millis(100);
-/// Silence after which a monitor that owes an answer is pinged. Sooner than others are: the session depends on it.
+/// Silence after which a monitor that owes an answer is pinged. Sooner than others are: the session
+/// depends on it.
 const PING_AFTER: Duration = Duration::from_secs(1);
-/// And after which its connection is made anew: of the 10 s that a session lives by default, a third has gone by when a
-/// renewal is sent, and another third leaves time to connect and to renew.
+/// And after which its connection is made anew: of the 10 s that a session lives by default, a
+/// third has gone by when a renewal is sent, and another third leaves time to connect and to renew.
 const DEAD_AFTER: Duration = Duration::from_secs(3);
 
 /// Finds the monitor's address: of several, the first that listens.
 pub(super) fn resolve(monitor: &str) -> Result<SocketAddr, ClientError> {
     let connect = |reason: String| ClientError::Connect { monitor: monitor.to_owned(), reason };
-    let address: HostPort = monitor.parse().map_err(|error: NotAnAddress| connect(error.to_string()))?;
+    let address: HostPort =
+        monitor.parse().map_err(|error: NotAnAddress| connect(error.to_string()))?;
     let found = address.resolve(MONITOR_PORT).map_err(|error| connect(error.to_string()))?;
     first_that_listens(&found).map_err(|error| connect(error.to_string()))
 }
 
-/// Asks the monitor one thing, without a session: for `status` and the like. Blocks for at most `timeout`.
+/// Asks the monitor one thing, without a session: for `status` and the like. Blocks for at most
+/// `timeout`.
 ///
 /// # Errors
 /// [`ClientError::Connect`], [`ClientError::Refused`], [`ClientError::TimedOut`].
-pub fn ask_monitor(monitor: &str, request: &MonitorRequest, timeout: Duration) -> Result<MonitorReply, ClientError> {
+pub fn ask_monitor(
+    monitor: &str,
+    request: &MonitorRequest,
+    timeout: Duration,
+) -> Result<MonitorReply, ClientError> {
     let addr = resolve(monitor)?;
     let config = ClientConfig { workers: 1, timeout, ..ClientConfig::new(monitor, "one question") };
     let runtime = Runtime::start(RuntimeConfig::new("ask", config.workers))
@@ -80,12 +89,21 @@ pub(super) struct Opened {
 }
 
 /// Opens a session and waits for a map that knows it. It is nobody's before [`begin`].
-pub(super) async fn open_session(shared: &Arc<Shared>, deadline: Instant) -> Result<Opened, ClientError> {
+pub(super) async fn open_session(
+    shared: &Arc<Shared>,
+    deadline: Instant,
+) -> Result<Opened, ClientError> {
     let asked = Instant::now();
     let request = MonitorRequest::OpenSession { name: shared.config.name.clone() };
     let (session, ttl, epoch) = match shared.call_monitor(&request, deadline).await? {
-        MonitorReply::Session { session, ttl_ms, epoch } => (session, Duration::from_millis(ttl_ms), epoch),
-        other => return Err(ClientError::Protocol(format!("the monitor answered {other:?} to a new session"))),
+        MonitorReply::Session { session, ttl_ms, epoch } => {
+            (session, Duration::from_millis(ttl_ms), epoch)
+        }
+        other => {
+            return Err(ClientError::Protocol(format!(
+                "the monitor answered {other:?} to a new session"
+            )));
+        }
     };
     wait_for_map(shared, epoch, deadline).await?;
     Ok(Opened { session, ttl, asked })
@@ -99,7 +117,11 @@ pub(super) fn begin(shared: &Arc<Shared>, opened: &Opened) {
     shared.handle.spawn_on(0, move |worker| renew(worker, renewing, session, ttl));
 }
 
-async fn wait_for_map(shared: &Arc<Shared>, epoch: Epoch, deadline: Instant) -> Result<(), ClientError> {
+async fn wait_for_map(
+    shared: &Arc<Shared>,
+    epoch: Epoch,
+    deadline: Instant,
+) -> Result<(), ClientError> {
     while shared.map()?.epoch < epoch {
         if Instant::now() >= deadline {
             return Err(ClientError::TimedOut("the cluster map"));
@@ -149,6 +171,9 @@ impl Service for MonitorService {
             return;
         }
         let Some(shared) = self.shared.upgrade() else { return };
+        if live::answer(&shared, connection, &message) {
+            return;
+        }
         if message.kind != Kind::MapUpdate.to_u16() {
             tracing::debug!(kind = message.kind, "message of the monitor dropped");
             return;

@@ -1,10 +1,12 @@
-//! What a session was promised: that it lives until some time, and that it is the only mount until some time.
+//! What a session was promised: that it lives until some time, that it is the only mount until some
+//! time, and that it may count on its leases on names until some time.
 //!
-//! Contract: no clock; times are milliseconds after a beginning that the caller knows. A promise is taken down with the
-//! session's [`Standing`] locked, and only for the session that it was made to, while nobody has declared it dead; that
-//! takes all promises back. So an answer that comes late revives nothing. Whoever counts on a promise takes no lock, and
-//! looks at the time before the term, which are written in the other order: the promise of a new term is never taken for
-//! one of the term before.
+//! Contract: no clock; times are milliseconds after a beginning that the caller knows. A promise is
+//! taken down with the session's [`Standing`] locked, and only for the session that it was made to,
+//! while nobody has declared it dead; that takes all promises back. So an answer that comes late
+//! revives nothing. Whoever counts on a promise takes no lock, and looks at the time before the
+//! term, which are written in the other order: the promise of a new term is never taken for one of
+//! the term before.
 //!
 //! The words are parameters, so that `loom` can stand in for the hardware in the tests.
 
@@ -52,6 +54,8 @@ pub(super) struct Promises<W = AtomicU64> {
     lives_until: W,
     /// Until when it surely is the only mount.
     alone_until: W,
+    /// Until when it may count on its leases on names.
+    names_until: W,
     /// See [`super::Term::number`].
     term: W,
 }
@@ -70,12 +74,25 @@ impl<W: Word> Promises<W> {
         }
     }
 
-    /// The session is the only mount until then, in this term.
-    pub fn alone(&self, standing: &Standing, session: SessionId, until: u64, term: u64) {
+    /// The session is the only mount until the first time, or may count on its leases on names
+    /// until the second, in this term.
+    pub fn told(
+        &self,
+        standing: &Standing,
+        session: SessionId,
+        (alone, names): (u64, u64),
+        term: u64,
+    ) {
         if standing.is_alive(session) && term >= self.term.load(Ordering::Acquire) {
-            // The term first: whoever sees the new promise must not take it for one of the term before.
+            // A service that was started anew knows of no leases but its own.
+            if term > self.term.load(Ordering::Acquire) {
+                self.names_until.store(0, Ordering::Release);
+            }
+            // The term first: whoever sees the new promise must not take it for one of the term
+            // before.
             self.term.store(term, Ordering::Release);
-            self.alone_until.fetch_max(until, Ordering::AcqRel);
+            self.alone_until.fetch_max(alone, Ordering::AcqRel);
+            self.names_until.fetch_max(names, Ordering::AcqRel);
         }
     }
 
@@ -86,6 +103,7 @@ impl<W: Word> Promises<W> {
         }
         standing.fenced = true;
         self.alone_until.store(0, Ordering::Release);
+        self.names_until.store(0, Ordering::Release);
         self.lives_until.store(0, Ordering::Release);
         true
     }
@@ -100,10 +118,11 @@ impl<W: Word> Promises<W> {
         self.alone_until.load(Ordering::Acquire)
     }
 
-    /// The same, and in which term.
-    pub fn alone_in(&self) -> (u64, u64) {
-        let until = self.alone_until();
-        (until, self.term.load(Ordering::Acquire))
+    /// The same, until when it may count on its leases on names, and in which term.
+    pub fn told_in(&self) -> (u64, u64, u64) {
+        let alone = self.alone_until();
+        let names = self.names_until.load(Ordering::Acquire);
+        (alone, names, self.term.load(Ordering::Acquire))
     }
 }
 

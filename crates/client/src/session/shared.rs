@@ -1,7 +1,9 @@
-//! What all threads of a client share: the session, the map, the connections for control calls, events.
+//! What all threads of a client share: the session, the map, the connections for control calls,
+//! events.
 //!
 //! Contract: locks are held for a few instructions and never across a wait.
 
+use super::live::LiveInflight;
 use super::mds::Mds;
 use super::promises::{Promises, Standing};
 use super::{ClientEvent, Term};
@@ -11,7 +13,9 @@ use crate::objecter::local;
 use bytes::Bytes;
 use cluster::ClusterMap;
 use messenger::sync::ContentionMutex;
-use messenger::{CallError, Connection, Handle, LateCluster, Layer, Message, Operation, TrafficClass, Worker};
+use messenger::{
+    CallError, Connection, Handle, LateCluster, Layer, Message, Operation, TrafficClass, Worker,
+};
 use metadata::lease::holder::Moment;
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::{ClusterId, Epoch, Kind, SessionId};
@@ -27,8 +31,9 @@ const CALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause before a call is made again after a connection was lost or the answer was "not yet".
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// What of its time to live a session does not use. With renewals three times in that time it is met only when they fail;
-/// what lies in it is for dropping what the kernel has cached, before the cluster lets anybody else change it.
+/// What of its time to live a session does not use. With renewals three times in that time it is
+/// met only when they fail; what lies in it is for dropping what the kernel has cached, before the
+/// cluster lets anybody else change it.
 const MARGIN_PARTS: u32 = 10;
 
 /// How often a lease that may not be used is looked at again.
@@ -45,6 +50,8 @@ struct Events {
 /// See the module.
 pub(crate) struct Shared {
     pub config: ClientConfig,
+    /// As in `config` at first.
+    pub inflight: LiveInflight,
     pub handle: Handle,
     pub(super) monitor: OnceLock<Connection>,
     pub(super) mds: Mds,
@@ -54,7 +61,8 @@ pub(crate) struct Shared {
     begun: Instant,
     /// Times in it are milliseconds after `begun`.
     promises: Promises,
-    /// Of the newest map that every worker has learned: whichever carries an operation out has that or a newer one.
+    /// Of the newest map that every worker has learned: whichever carries an operation out has that
+    /// or a newer one.
     epoch: Arc<AtomicU64>,
     asking_for_map: AtomicBool,
     closed: AtomicBool,
@@ -73,9 +81,11 @@ impl Shared {
             any if any == ClusterId::default() => LateCluster::default(),
             known => known.into(),
         };
+        let inflight = LiveInflight::new(&config);
         let namespace_times = handle.operations().operation(Layer::Client, "namespace");
         Arc::new(Self {
             config,
+            inflight,
             handle,
             monitor: OnceLock::new(),
             mds: Mds::new(&locks),
@@ -114,8 +124,8 @@ impl Shared {
         self.promises.opened(&mut self.standing.lock(), session, self.lives_until(ttl, asked));
     }
 
-    /// The session was renewed, which was asked for then. The answer may come late: a session that is known to be dead
-    /// stays dead.
+    /// The session was renewed, which was asked for then. The answer may come late: a session that
+    /// is known to be dead stays dead.
     pub fn renewed(&self, session: SessionId, ttl: Duration, asked: Instant) {
         self.promises.renewed(&self.standing.lock(), session, self.lives_until(ttl, asked));
     }
@@ -125,15 +135,17 @@ impl Shared {
         self.ms(now) < self.promises.lives_until()
     }
 
-    /// The session was promised to be the only mount until then, in this term.
-    pub fn alone_until(&self, session: SessionId, until: Instant, term: u64) {
-        self.promises.alone(&self.standing.lock(), session, self.ms(until), term);
+    /// The session was promised to be the only mount until the first time, or that its leases on
+    /// names count until the second, in this term.
+    pub fn told(&self, session: SessionId, (alone, names): (Instant, Instant), term: u64) {
+        let until = (self.ms(alone), self.ms(names));
+        self.promises.told(&self.standing.lock(), session, until, term);
     }
 
     /// See [`super::Client::term`].
     pub fn term(&self) -> Term {
-        let (until, number) = self.promises.alone_in();
-        Term { number, holds: !self.left(until).is_zero() }
+        let (alone, names, number) = self.promises.told_in();
+        Term { number, holds: !self.left(alone).is_zero(), leased: !self.left(names).is_zero() }
     }
 
     /// How long the session surely stays the only mount.
@@ -146,8 +158,8 @@ impl Shared {
         Duration::from_millis(until_ms).saturating_sub(self.begun.elapsed())
     }
 
-    /// Where the session stands now, for the rules of leases: the margin is taken off, and the map is one that every
-    /// worker has.
+    /// Where the session stands now, for the rules of leases: the margin is taken off, and the map
+    /// is one that every worker has.
     pub fn moment(&self) -> Moment {
         Moment {
             now: self.begun.elapsed(),
@@ -289,8 +301,8 @@ impl Shared {
         self.teach(&map);
     }
 
-    /// Brings a map to every worker, soon; the last one publishes its epoch (rule GrantEpoch: an operation that looks at
-    /// the epoch may be carried out by any of them).
+    /// Brings a map to every worker, soon; the last one publishes its epoch (rule GrantEpoch: an
+    /// operation that looks at the epoch may be carried out by any of them).
     pub fn teach(&self, map: &Arc<ClusterMap>) {
         let (map, epoch) = (Arc::clone(map), Arc::clone(&self.epoch));
         let untaught = Arc::new(AtomicUsize::new(self.handle.workers()));
@@ -330,7 +342,9 @@ impl Shared {
                 self.learn(&update);
                 Ok(())
             }
-            other => Err(ClientError::Protocol(format!("the monitor answered {other:?} to a subscription"))),
+            other => Err(ClientError::Protocol(format!(
+                "the monitor answered {other:?} to a subscription"
+            ))),
         }
     }
 
@@ -345,11 +359,16 @@ impl Shared {
     /// Waits, on any thread.
     pub async fn pause(&self, duration: Duration) {
         // If the runtime has stopped, whoever waits finds out by what it does next.
-        let _ = self.handle.run_on(0, move |worker| async move { worker.sleep(duration).await }).await;
+        let _ =
+            self.handle.run_on(0, move |worker| async move { worker.sleep(duration).await }).await;
     }
 
     /// A call to the monitor, made again when the connection lost it.
-    pub async fn call_monitor(&self, request: &MonitorRequest, deadline: Instant) -> Result<MonitorReply, ClientError> {
+    pub async fn call_monitor(
+        &self,
+        request: &MonitorRequest,
+        deadline: Instant,
+    ) -> Result<MonitorReply, ClientError> {
         let connection = self.monitor.get().ok_or(ClientError::Closed)?;
         let front = protocol::encode(request);
         loop {
@@ -360,7 +379,12 @@ impl Shared {
             if remaining.is_zero() {
                 return Err(ClientError::TimedOut("the monitor"));
             }
-            let message = Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front.clone(), Bytes::new());
+            let message = Message::new(
+                TrafficClass::Control,
+                Kind::Monitor.to_u16(),
+                front.clone(),
+                Bytes::new(),
+            );
             match connection.call(message, remaining).await {
                 Ok(reply) => return monitor_reply(&reply),
                 Err(CallError::Deadline) => return Err(ClientError::TimedOut("the monitor")),
@@ -371,7 +395,10 @@ impl Shared {
                     } else if self.gone.load(Ordering::Acquire) {
                         ClientError::ClusterGone
                     } else {
-                        ClientError::Connect { monitor: self.config.monitor.clone(), reason: self.reason(error) }
+                        ClientError::Connect {
+                            monitor: self.config.monitor.clone(),
+                            reason: self.reason(error),
+                        }
                     });
                 }
             }
@@ -383,7 +410,9 @@ impl Shared {
         match error {
             _ if !problem.is_empty() => problem.clone(),
             // What is no monitor closes a connection on which it is asked for the map.
-            CallError::Closed => "what listens there closed the connection: it is no monitor".to_owned(),
+            CallError::Closed => {
+                "what listens there closed the connection: it is no monitor".to_owned()
+            }
             other => other.to_string(),
         }
     }
@@ -429,7 +458,12 @@ mod tests {
             last_session: ONE,
             mds: None,
         };
-        MapUpdate { cluster: map.cluster, epoch: map.epoch, map: map.encode() }
+        MapUpdate {
+            cluster: map.cluster,
+            epoch: map.epoch,
+            map: map.encode(),
+            monitors: Vec::new(),
+        }
     }
 
     #[test]
@@ -473,7 +507,8 @@ mod tests {
         assert_eq!(shared.moment().epoch, Epoch::default(), "worker 1 has not");
         shared.opened(ONE, TTL, Instant::now());
         let waiting = Arc::clone(&shared);
-        let usable = shared.handle.run_on(0, move |_| async move { waiting.usable(Epoch::new(7)).await });
+        let usable =
+            shared.handle.run_on(0, move |_| async move { waiting.usable(Epoch::new(7)).await });
         go_on.send(()).expect("waits");
         messenger::sync::block_on(usable).expect("runs").expect("the map is everywhere");
         assert_eq!(shared.moment().epoch, Epoch::new(7));

@@ -1,18 +1,24 @@
-//! A cluster in one process for tests of the client alone: a monitor that serves a map, and OSDs that keep fragments in
-//! memory and follow the shard's rules (epoch, attach, predecessor, `after`), with faults to switch on.
+//! A cluster in one process for tests of the client alone: a monitor that serves a map, and OSDs
+//! that keep fragments in memory and follow the shard's rules (epoch, attach, predecessor,
+//! `after`), with faults to switch on.
 //!
 //! Rebuilding a returned OSD happens at once, from k others, while nobody writes.
 
 use bytes::Bytes;
 use cluster::{ClusterMap, Osd, Pg, Pool};
 use ec_store::codec;
-use messenger::{Connection, ListenConfig, Listener, Message, Runtime, RuntimeConfig, Service, TrafficClass, Worker};
+use messenger::{
+    Connection, ListenConfig, Listener, Message, Runtime, RuntimeConfig, Service, TrafficClass,
+    Worker,
+};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::shard::{
-    AckMessage, AttachRequest, ExtentsReply, MarkRequest, ObjectsReply, Op, ReadReply, ReadRequest, ShardHead,
-    StatReply, Status, WriteRequest,
+    AckMessage, AttachRequest, ExtentsReply, MarkRequest, ObjectsReply, Op, ReadReply, ReadRequest,
+    ShardHead, SpaceReply, StatReply, Status, WriteRequest,
 };
-use protocol::{ClusterId, Epoch, Kind, ObjectId, OsdId, PgId, PoolId, Profile, SessionId, ShardIndex, ShardSet};
+use protocol::{
+    ClusterId, Epoch, Kind, ObjectId, OsdId, PgId, PoolId, Profile, SessionId, ShardIndex, ShardSet,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -91,7 +97,8 @@ impl Fake {
         let pool = Pool { name: "data".into(), profile, pg_num };
         let acting: Vec<OsdId> = (0..u32::from(profile.shards())).map(OsdId::new).collect();
         let in_sync = ShardSet::first(profile.shards());
-        let pg = Pg { epoch: Epoch::new(1), acting, in_sync, joining: ShardSet::EMPTY, active: true };
+        let pg =
+            Pg { epoch: Epoch::new(1), acting, in_sync, joining: ShardSet::EMPTY, active: true };
         let map = ClusterMap {
             cluster: CLUSTER,
             epoch: Epoch::new(1),
@@ -166,7 +173,8 @@ impl Fake {
         });
     }
 
-    /// The OSD starts again, is rebuilt and joins. Nobody writes meanwhile, and everything is stable.
+    /// The OSD starts again, is rebuilt and joins. Nobody writes meanwhile, and everything is
+    /// stable.
     pub fn bring_back(&mut self, index: usize) {
         self.rebuild(index);
         self.serve(index);
@@ -183,18 +191,24 @@ impl Fake {
         let mut world = lock(&self.world);
         let codec = codec::for_profile(self.profile);
         let others: Vec<usize> = (0..world.osds.len()).filter(|&i| i != index).collect();
-        let keys: Vec<_> = others.iter().flat_map(|&i| world.osds[i].fragments.keys().copied()).collect();
+        let keys: Vec<_> =
+            others.iter().flat_map(|&i| world.osds[i].fragments.keys().copied()).collect();
         world.osds[index].fragments.clear();
         for key in keys {
-            let pieces: Vec<Fragment> =
-                others.iter().map(|&i| world.osds[i].fragments.get(&key).cloned().unwrap_or_default()).collect();
+            let pieces: Vec<Fragment> = others
+                .iter()
+                .map(|&i| world.osds[i].fragments.get(&key).cloned().unwrap_or_default())
+                .collect();
             let length = pieces.iter().map(|f| f.bytes.len()).max().unwrap_or(0);
             let padded: Vec<Vec<u8>> = pieces
                 .iter()
                 .map(|f| f.bytes.iter().copied().chain(std::iter::repeat(0)).take(length).collect())
                 .collect();
-            let have: Vec<(ShardIndex, &[u8])> =
-                others.iter().zip(&padded).map(|(&i, bytes)| (ShardIndex::new(i as u8), bytes.as_slice())).collect();
+            let have: Vec<(ShardIndex, &[u8])> = others
+                .iter()
+                .zip(&padded)
+                .map(|(&i, bytes)| (ShardIndex::new(i as u8), bytes.as_slice()))
+                .collect();
             let mut rebuilt = vec![0; length];
             codec
                 .reconstruct(&have, &mut [(ShardIndex::new(index as u8), rebuilt.as_mut_slice())])
@@ -234,7 +248,12 @@ impl Fake {
         let update = protocol::encode(&update_of(&world.map));
         for subscriber in &world.subscribers {
             let kind = Kind::MapUpdate.to_u16();
-            subscriber.send(Message::new(TrafficClass::Control, kind, update.clone(), Bytes::new()));
+            subscriber.send(Message::new(
+                TrafficClass::Control,
+                kind,
+                update.clone(),
+                Bytes::new(),
+            ));
         }
     }
 
@@ -242,15 +261,22 @@ impl Fake {
     pub fn check_stripes(&self) {
         let world = lock(&self.world);
         let (k, codec) = (usize::from(self.profile.k()), codec::for_profile(self.profile));
-        let keys: Vec<_> = world.osds.iter().flat_map(|osd| osd.fragments.keys().copied()).collect();
+        let keys: Vec<_> =
+            world.osds.iter().flat_map(|osd| osd.fragments.keys().copied()).collect();
         assert!(!keys.is_empty(), "something was written");
         for key in keys {
-            let longest = world.osds.iter().filter_map(|osd| osd.fragments.get(&key)).map(|f| f.bytes.len()).max();
+            let longest = world
+                .osds
+                .iter()
+                .filter_map(|osd| osd.fragments.get(&key))
+                .map(|f| f.bytes.len())
+                .max();
             let whole: Vec<Vec<u8>> = world
                 .osds
                 .iter()
                 .map(|osd| {
-                    let mut bytes = osd.fragments.get(&key).map(|f| f.bytes.clone()).unwrap_or_default();
+                    let mut bytes =
+                        osd.fragments.get(&key).map(|f| f.bytes.clone()).unwrap_or_default();
                     bytes.resize(longest.unwrap_or(0), 0);
                     bytes
                 })
@@ -264,15 +290,20 @@ impl Fake {
 }
 
 /// Serves on a free port.
-pub fn listen(factory: impl Fn(&Worker) -> Rc<dyn Service> + Send + Sync + 'static) -> (Listener, Runtime) {
+pub fn listen(
+    factory: impl Fn(&Worker) -> Rc<dyn Service> + Send + Sync + 'static,
+) -> (Listener, Runtime) {
     let runtime = Runtime::start(RuntimeConfig::new("fake", 2)).expect("threads");
     let any = "127.0.0.1:0".parse().expect("an address");
-    let listener = runtime.handle().listen(ListenConfig::new(any, CLUSTER, "fake"), factory).expect("a free port");
+    let listener = runtime
+        .handle()
+        .listen(ListenConfig::new(any, CLUSTER, "fake"), factory)
+        .expect("a free port");
     (listener, runtime)
 }
 
 fn update_of(map: &ClusterMap) -> MapUpdate {
-    MapUpdate { cluster: map.cluster, epoch: map.epoch, map: map.encode() }
+    MapUpdate { cluster: map.cluster, epoch: map.epoch, map: map.encode(), monitors: Vec::new() }
 }
 
 struct MonitorService {
@@ -281,7 +312,8 @@ struct MonitorService {
 
 impl Service for MonitorService {
     fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
-        let request: MonitorRequest = protocol::decode("request", &message.front).expect("a request");
+        let request: MonitorRequest =
+            protocol::decode("request", &message.front).expect("a request");
         let mut world = lock(&self.world);
         let reply = match request {
             MonitorRequest::Subscribe => {
@@ -290,12 +322,21 @@ impl Service for MonitorService {
             }
             MonitorRequest::OpenSession { .. } => {
                 world.map.last_session = SessionId::new(world.map.last_session.get() + 1);
-                MonitorReply::Session { session: world.map.last_session, ttl_ms: 30_000, epoch: world.map.epoch }
+                MonitorReply::Session {
+                    session: world.map.last_session,
+                    ttl_ms: 30_000,
+                    epoch: world.map.epoch,
+                }
             }
             _ => MonitorReply::Done(world.map.epoch),
         };
         drop(world);
-        connection.reply(&message, Kind::MonitorReply.to_u16(), protocol::encode(&reply), Bytes::new());
+        connection.reply(
+            &message,
+            Kind::MonitorReply.to_u16(),
+            protocol::encode(&reply),
+            Bytes::new(),
+        );
     }
 }
 
@@ -321,7 +362,9 @@ impl OsdService {
         let aid = osd.sessions.get(&(head.pg(), head.session())).map_or(0, |known| known.aid);
         if osd.faults.fenced {
             Status::Fenced
-        } else if head.epoch() != pg.epoch || !pg.in_sync.contains(ShardIndex::new(self.index as u8)) {
+        } else if head.epoch() != pg.epoch
+            || !pg.in_sync.contains(ShardIndex::new(self.index as u8))
+        {
             Status::StaleEpoch
         } else if if attaching { head.attach().get() <= aid } else { head.attach().get() != aid } {
             Status::StaleAttach
@@ -330,7 +373,14 @@ impl OsdService {
         }
     }
 
-    fn acknowledge(&self, world: &World, connection: &Connection, head: &ShardHead, status: Status, flags: u8) {
+    fn acknowledge(
+        &self,
+        world: &World,
+        connection: &Connection,
+        head: &ShardHead,
+        status: Status,
+        flags: u8,
+    ) {
         let osd = &world.osds[self.index];
         let known = osd.sessions.get(&(head.pg(), head.session())).copied().unwrap_or_default();
         let ack = AckMessage {
@@ -343,7 +393,12 @@ impl OsdService {
             status: status as u8,
             flags,
         };
-        connection.send(Message::new(TrafficClass::Client, Kind::Ack.to_u16(), bytes_of(&ack), Bytes::new()));
+        connection.send(Message::new(
+            TrafficClass::Client,
+            Kind::Ack.to_u16(),
+            bytes_of(&ack),
+            Bytes::new(),
+        ));
     }
 
     fn write(&self, world: &mut World, request: &WriteRequest, data: &[u8]) -> Status {
@@ -375,8 +430,10 @@ impl OsdService {
             return Status::Ok;
         }
         let fragment = osd.fragments.entry(key).or_default();
-        let (from, to) =
-            (request.offset.get() as usize, (request.offset.get() + u64::from(request.length.get())) as usize);
+        let (from, to) = (
+            request.offset.get() as usize,
+            (request.offset.get() + u64::from(request.length.get())) as usize,
+        );
         match op {
             Op::Write => {
                 fragment.bytes.resize(fragment.bytes.len().max(to), 0);
@@ -396,7 +453,11 @@ impl OsdService {
     fn read_status(&self, world: &World, request: &ReadRequest) -> Status {
         let status = self.check(world, &request.head, false);
         let osd = &world.osds[self.index];
-        let known = osd.sessions.get(&(request.head.pg(), request.head.session())).copied().unwrap_or_default();
+        let known = osd
+            .sessions
+            .get(&(request.head.pg(), request.head.session()))
+            .copied()
+            .unwrap_or_default();
         match status {
             Status::Ok if osd.faults.busy_reads => Status::Busy,
             Status::Ok if osd.faults.corrupt => Status::Corrupt,
@@ -429,19 +490,32 @@ impl OsdService {
                 };
                 (Kind::StatReply, bytes_of(&reply), Bytes::new())
             }
+            Kind::Space => {
+                let (missing, free) = (0.into(), 0.into());
+                let reply = SpaceReply { attach, missing, free, status: status as u8, flags: 0 };
+                (Kind::SpaceReply, bytes_of(&reply), Bytes::new())
+            }
             Kind::Objects => {
                 let (pg, first) = (request.head.pg(), ObjectId::from(request.object));
                 let is_asked_for = |id: &ObjectId| id.gfid == first.gfid && id.index >= first.index;
-                let here = osd.fragments.keys().filter(|(of, id)| *of == pg && is_asked_for(id));
-                let mut all: Vec<u32> = here.map(|(_, id)| id.index).collect();
+                let here =
+                    osd.fragments.iter().filter(|((of, id), _)| *of == pg && is_asked_for(id));
+                let mut all: Vec<(u32, u64)> =
+                    here.map(|((_, id), held)| (id.index, held.bytes.len() as u64)).collect();
                 all.sort_unstable();
                 let more = all.len() > 3;
-                let indexes = all.into_iter().take(3).collect();
-                (Kind::ObjectsReply, protocol::encode(&ObjectsReply { status, indexes, more }), Bytes::new())
+                let (indexes, taken) = all.into_iter().take(3).unzip();
+                (
+                    Kind::ObjectsReply,
+                    protocol::encode(&ObjectsReply { status, indexes, taken, more }),
+                    Bytes::new(),
+                )
             }
             _ => {
-                let (from, to) = (request.offset.get(), request.offset.get() + u64::from(request.length.get()));
-                let whole = |at: &u64| stored[*at as usize..*at as usize + 512].iter().any(|b| *b != 0);
+                let (from, to) =
+                    (request.offset.get(), request.offset.get() + u64::from(request.length.get()));
+                let whole =
+                    |at: &u64| stored[*at as usize..*at as usize + 512].iter().any(|b| *b != 0);
                 let sectors = (from..to.min(stored.len() as u64)).step_by(512).filter(whole);
                 let all: Vec<(u64, u64)> = sectors.map(|at| (at, 512)).collect();
                 let more = all.len() > 3;
@@ -461,7 +535,8 @@ impl Service for OsdService {
                 let status = self.check(&world, &request.head, true);
                 if status == Status::Ok {
                     let key = (request.head.pg(), request.head.session());
-                    world.osds[self.index].sessions.entry(key).or_default().aid = request.head.attach().get();
+                    world.osds[self.index].sessions.entry(key).or_default().aid =
+                        request.head.attach().get();
                 }
                 self.acknowledge(&world, connection, &request.head, status, AckMessage::HELLO);
             }
@@ -480,7 +555,9 @@ impl Service for OsdService {
                     self.acknowledge(&world, connection, &request.head, status, 0);
                 }
             }
-            Some(kind @ (Kind::Read | Kind::Stat | Kind::Extents | Kind::Objects)) => {
+            Some(
+                kind @ (Kind::Read | Kind::Stat | Kind::Extents | Kind::Objects | Kind::Space),
+            ) => {
                 let delay = world.osds[self.index].faults.delay;
                 let (kind, front, data) = self.read(&mut world, kind, &parse(&message));
                 let (connection, worker) = (connection.clone(), worker.clone());

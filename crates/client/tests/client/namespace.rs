@@ -1,5 +1,5 @@
-//! Calls to the metadata service against one that is scripted: exactly once over lost answers and restarts, recalls,
-//! and blobs' use of it.
+//! Calls to the metadata service against one that is scripted: exactly once over lost answers and
+//! restarts, recalls, and blobs' use of it.
 
 use crate::fake::{Fake, listen};
 use bytes::Bytes;
@@ -33,7 +33,10 @@ impl Service for Mds {
     fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
         let request: Request = protocol::decode("request", &message.front).expect("a request");
         let mut log = self.log.lock().expect("no panic");
-        assert!(request.number > log.answered, "a number at or below `answered` is never used again");
+        assert!(
+            request.number > log.answered,
+            "a number at or below `answered` is never used again"
+        );
         log.answered = log.answered.max(request.answered);
         assert!(log.answered < request.number, "the request itself is under way");
         let reply = if log.again > 0 {
@@ -45,7 +48,12 @@ impl Service for Mds {
                 NamespaceOp::Lookup { .. } => Reply::Errno(2),
                 NamespaceOp::GetAttr { gfid } => {
                     let recall = protocol::encode(&Recall { gfid, keep: None });
-                    connection.send(Message::new(TrafficClass::Client, Kind::Recall.to_u16(), recall, Bytes::new()));
+                    connection.send(Message::new(
+                        TrafficClass::Client,
+                        Kind::Recall.to_u16(),
+                        recall,
+                        Bytes::new(),
+                    ));
                     Reply::Done
                 }
                 _ => Reply::Done,
@@ -92,9 +100,12 @@ fn calls_are_numbered_answered_and_sent_again() {
     assert!(matches!(call(lookup), Err(ClientError::Posix(2))));
     call(NamespaceOp::GetAttr { gfid: Gfid::of_inode(4) }).expect("done");
     let event = told.recv().expect("an event");
-    assert!(matches!(event, ClientEvent::Recall(Recall { gfid, keep: None }) if gfid == Gfid::of_inode(4)));
+    assert!(
+        matches!(event, ClientEvent::Recall(Recall { gfid, keep: None }) if gfid == Gfid::of_inode(4))
+    );
 
-    // The service carries a request out and dies before it answers; its successor elsewhere gets it again.
+    // The service carries a request out and dies before it answers; its successor elsewhere gets it
+    // again.
     log.lock().expect("no panic").mute = true;
     let waiting = std::thread::spawn({
         let client = client.clone();
@@ -124,6 +135,11 @@ fn the_monitor_answers_without_a_session_or_says_why_not() {
     let answer = ask_monitor(&fake.monitor(), &MonitorRequest::Subscribe, Duration::from_secs(20));
     assert!(matches!(answer, Ok(MonitorReply::Map(_))), "{answer:?}");
     let nobody = ask_monitor("127.0.0.1:1", &MonitorRequest::Status, Duration::from_millis(300));
-    assert!(matches!(&nobody, Err(ClientError::Connect { reason, .. }) if reason.contains("refused")), "{nobody:?}");
-    assert!(ask_monitor("not an address", &MonitorRequest::Status, Duration::from_millis(300)).is_err());
+    assert!(
+        matches!(&nobody, Err(ClientError::Connect { reason, .. }) if reason.contains("refused")),
+        "{nobody:?}"
+    );
+    assert!(
+        ask_monitor("not an address", &MonitorRequest::Status, Duration::from_millis(300)).is_err()
+    );
 }

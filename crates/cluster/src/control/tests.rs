@@ -6,7 +6,8 @@ use protocol::{ClusterId, Epoch};
 
 fn state() -> MonitorState {
     let pool = PoolSpec::new("data", 2, 1, 512, 4).expect("a profile");
-    create_cluster(ClusterId::new(77), &ExpectedOsd::first(3), &pool).expect("three OSDs are enough")
+    create_cluster(ClusterId::new(77), &ExpectedOsd::first(3), &pool)
+        .expect("three OSDs are enough")
 }
 
 #[test]

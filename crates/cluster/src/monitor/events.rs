@@ -1,7 +1,7 @@
 //! What happened in the cluster of late, for people: `trefoil events`.
 //!
-//! Contract: pure, time is passed in. The last [`EVENTS_MAX`] are kept, in memory only: a monitor that restarts begins
-//! with number 1 again.
+//! Contract: pure, time is passed in. The last [`EVENTS_MAX`] are kept, in memory only: a monitor
+//! that restarts begins with number 1 again.
 
 use protocol::monitor::{ClusterEvent, Health};
 use std::collections::VecDeque;
@@ -31,7 +31,8 @@ struct Event {
 impl Events {
     /// Something happened. What others said of themselves may be part of `what`.
     pub fn add(&mut self, at: Duration, severity: Health, what: &str) {
-        let what = what.chars().map(|c| if c.is_control() { '?' } else { c }).take(CHARS_MAX).collect();
+        let what =
+            what.chars().map(|c| if c.is_control() { '?' } else { c }).take(CHARS_MAX).collect();
         self.last += 1;
         self.kept.push_back(Event { at, severity, what });
         if self.kept.len() > EVENTS_MAX {

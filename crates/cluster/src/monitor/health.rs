@@ -1,12 +1,15 @@
 //! How the cluster is: what is amiss, by code, and since when.
 //!
-//! Contract: [`Monitor::checks`] looks at the state as it is; [`Monitor::watch_health`], called now and
-//! then, remembers when a code was first seen. That is not durable: after a restart everything is new.
+//! Contract: [`Monitor::checks`] looks at the state as it is; [`Monitor::watch_health`], called now
+//! and then, remembers when a code was first seen. That is not durable: after a restart everything
+//! is new.
 
 use super::Monitor;
 use crate::map::Osd;
 use protocol::health::{DETAIL_LINES_MAX, HealthCheck, HealthCode};
-use protocol::monitor::{Fullness, Health, MdsReport, ObjectStore, OsdReport, PathCut, PgCondition};
+use protocol::monitor::{
+    Fullness, Health, MdsReport, ObjectStore, OsdReport, PathCut, PgCondition,
+};
 use protocol::{OsdId, ShardSet};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,8 +65,10 @@ impl Monitor {
         self.live.watch.looked = Some(now);
         let found = self.checks(&self.pg_conditions());
         let live = &mut self.live;
-        let ended: Vec<HealthCode> =
-            (live.watch.since.keys()).filter(|code| found.iter().all(|check| check.code != **code)).copied().collect();
+        let ended: Vec<HealthCode> = (live.watch.since.keys())
+            .filter(|code| found.iter().all(|check| check.code != **code))
+            .copied()
+            .collect();
         for code in ended {
             live.watch.since.remove(&code);
             live.events.add(now, Health::Ok, &format!("{code} is over"));
@@ -103,8 +108,16 @@ impl Monitor {
                 (PgAvailability, Health::Degraded),
                 "wait for their OSDs to answer in the new epoch",
             ),
-            (PgCondition::Recovering, (PgDegraded, Health::Degraded), "are served while a shard is being rebuilt"),
-            (PgCondition::Degraded, (PgDegraded, Health::Degraded), "are served by fewer than all shards"),
+            (
+                PgCondition::Recovering,
+                (PgDegraded, Health::Degraded),
+                "are served while a shard is being rebuilt",
+            ),
+            (
+                PgCondition::Degraded,
+                (PgDegraded, Health::Degraded),
+                "are served by fewer than all shards",
+            ),
         ];
         let all = self.state.map.pgs.len();
         for (condition, (code, severity), what) in words {
@@ -114,7 +127,8 @@ impl Monitor {
         }
         let crowded = self.crowded_pgs();
         if crowded > 0 {
-            let line = format!("{crowded} of {all} placement groups have several shards on one machine");
+            let line =
+                format!("{crowded} of {all} placement groups have several shards on one machine");
             found.add(HealthCode::PgNotSpread, Health::Ok, line);
         }
     }
@@ -124,11 +138,13 @@ impl Monitor {
         let map = &self.state.map;
         // Of one that has never started the machine is not known.
         let started = |osd: &Osd| osd.addr.is_some();
-        let hosts: BTreeSet<&str> = map.osds.values().filter(|osd| started(osd)).map(|osd| osd.host.as_str()).collect();
+        let hosts: BTreeSet<&str> =
+            map.osds.values().filter(|osd| started(osd)).map(|osd| osd.host.as_str()).collect();
         if hosts.len() < 2 {
             return 0;
         }
-        let host = |osd: &OsdId| map.osds.get(osd).filter(|osd| started(osd)).map(|osd| osd.host.as_str());
+        let host =
+            |osd: &OsdId| map.osds.get(osd).filter(|osd| started(osd)).map(|osd| osd.host.as_str());
         let is_crowded = |acting: &[OsdId]| {
             let known: Vec<&str> = acting.iter().filter_map(host).collect();
             known.iter().collect::<BTreeSet<_>>().len() < known.len()
@@ -144,7 +160,8 @@ impl Monitor {
             found.add(HealthCode::OsdDown, Health::Degraded, line);
         }
         for (id, _) in map.osds.iter().filter(|(_, osd)| osd.replace) {
-            let line = format!("{id} may start on an empty disk, once: `trefoil osd replace` was run");
+            let line =
+                format!("{id} may start on an empty disk, once: `trefoil osd replace` was run");
             found.add(HealthCode::OsdReplacePending, Health::Ok, line);
         }
     }
@@ -171,13 +188,20 @@ impl Monitor {
                 found.add(HealthCode::OsdChecksumErrors, Health::Degraded, line);
             }
             if report.sync_ms >= SLOW_SYNC_MS {
-                let line = format!("{id} took {} ms for a sync of its disk of late", report.sync_ms);
+                let line =
+                    format!("{id} took {} ms for a sync of its disk of late", report.sync_ms);
                 found.add(HealthCode::OsdSlowDisk, Health::Ok, line);
             }
         }
-        let open = self.live.reports.values().fold(0_u64, |sum, report| sum.saturating_add(report.scrub.open));
+        let open = self
+            .live
+            .reports
+            .values()
+            .fold(0_u64, |sum, report| sum.saturating_add(report.scrub.open));
         if open > 0 {
-            let line = format!("{open} objects have shards that do not match: `trefoil scrub list` names them");
+            let line = format!(
+                "{open} objects have shards that do not match: `trefoil scrub list` names them"
+            );
             found.add(HealthCode::OsdScrubErrors, Health::Degraded, line);
         }
     }
@@ -220,7 +244,11 @@ impl Monitor {
     fn condition(&self, id: protocol::PgId) -> PgCondition {
         let pg = &self.state.map.pgs[&id];
         let all = ShardSet::first(pg.acting.len() as u8);
-        match (pg.active, pg.in_sync == all, self.state.map.up_shards(id).minus(pg.in_sync).is_empty()) {
+        match (
+            pg.active,
+            pg.in_sync == all,
+            self.state.map.up_shards(id).minus(pg.in_sync).is_empty(),
+        ) {
             (true, true, _) => PgCondition::Clean,
             (true, false, true) => PgCondition::Degraded,
             (true, false, false) => PgCondition::Recovering,
@@ -243,8 +271,11 @@ impl Found {
 
     /// The worst first.
     fn into_checks(self) -> Vec<HealthCheck> {
-        let mut checks: Vec<_> =
-            self.0.into_iter().map(|(code, (severity, lines))| check(code, severity, lines)).collect();
+        let mut checks: Vec<_> = self
+            .0
+            .into_iter()
+            .map(|(code, (severity, lines))| check(code, severity, lines))
+            .collect();
         checks.sort_by_key(|check| std::cmp::Reverse(check.severity));
         checks
     }
@@ -267,7 +298,9 @@ fn check(code: HealthCode, severity: Health, mut lines: Vec<String>) -> HealthCh
         HealthCode::OsdReplacePending => of_osds("may start on empty disks"),
         HealthCode::OsdSlowDisk => of_osds("have slow disks"),
         HealthCode::OsdMemstore => of_osds("are memstores: what they hold is gone when they stop"),
-        HealthCode::OsdPathCut => of_osds("drop what they acknowledge: osd_path_cut is for measuring"),
+        HealthCode::OsdPathCut => {
+            of_osds("drop what they acknowledge: osd_path_cut is for measuring")
+        }
         _ => lines.join(", and "),
     };
     if count > DETAIL_LINES_MAX {
@@ -291,18 +324,24 @@ fn of_fullness(report: &OsdReport) -> Option<(HealthCode, String)> {
         count => format!(", backfill of {count} placement groups waits"),
     };
     let (percent, mib) = (report.used_percent, report.free_bytes >> 20);
-    Some((code, format!("{what}{waiting}: {percent}% of its disk is used, it takes {mib} MiB more")))
+    Some((
+        code,
+        format!("{what}{waiting}: {percent}% of its disk is used, it takes {mib} MiB more"),
+    ))
 }
 
 /// What is to be said of work that the metadata service cannot go on with.
 fn of_stuck(report: &MdsReport) -> Option<String> {
     let MdsReport { removals_stuck, sizes_stuck, stuck_secs, why } = report;
-    let removals = (*removals_stuck > 0).then(|| format!("the data of {removals_stuck} removed files is not deleted"));
-    let sizes = (*sizes_stuck > 0).then(|| format!("the size of {sizes_stuck} files of dead clients is not known"));
+    let removals = (*removals_stuck > 0)
+        .then(|| format!("the data of {removals_stuck} removed files is not deleted"));
+    let sizes = (*sizes_stuck > 0)
+        .then(|| format!("the size of {sizes_stuck} files of dead clients is not known"));
     let what: Vec<String> = removals.into_iter().chain(sizes).collect();
     let why: String = why.chars().filter(|c| !c.is_control()).take(REASON_CHARS_MAX).collect();
     let what = what.join(", ");
-    (!what.is_empty()).then(|| format!("metadata service: {what}, for {stuck_secs} s, and tried again: {why}"))
+    (!what.is_empty())
+        .then(|| format!("metadata service: {what}, for {stuck_secs} s, and tried again: {why}"))
 }
 
 #[cfg(test)]
@@ -311,7 +350,9 @@ mod tests {
 
     #[test]
     fn many_lines_are_one_summary_and_bounded_detail() {
-        let lines = |count: usize| (0..count).map(|id| format!("osd.{id} on h is down")).collect::<Vec<_>>();
+        let lines = |count: usize| {
+            (0..count).map(|id| format!("osd.{id} on h is down")).collect::<Vec<_>>()
+        };
         let one = check(HealthCode::OsdDown, Health::Degraded, lines(1));
         assert_eq!((one.summary.as_str(), one.detail.len()), ("osd.0 on h is down", 0));
         assert_eq!(one.lines(), ["osd.0 on h is down"]);
@@ -330,7 +371,10 @@ mod tests {
         found.add(HealthCode::PgAvailability, Health::Down, "c".into());
         let checks = found.into_checks();
         let told: Vec<_> = checks.iter().map(|check| (check.code, check.severity)).collect();
-        assert_eq!(told, [(HealthCode::PgAvailability, Health::Down), (HealthCode::OsdDown, Health::Degraded)]);
+        assert_eq!(
+            told,
+            [(HealthCode::PgAvailability, Health::Down), (HealthCode::OsdDown, Health::Degraded)]
+        );
         assert_eq!(checks[0].summary, "b, and c");
     }
 }

@@ -1,10 +1,12 @@
 //! The monitor's rules for one PG, see docs/design/write-path.md.
 //!
-//! Contract: pure. Every function that returns `true`, or says nothing of it, has changed the PG, and the caller gives
-//! it the epoch of the next map. `up` are the shards whose OSDs are up, after the change at hand.
+//! Contract: pure. Every function that returns `true`, or says nothing of it, has changed the PG,
+//! and the caller gives it the epoch of the next map. `up` are the shards whose OSDs are up, after
+//! the change at hand.
 //!
-//! Rules of the model that live here: IssOnly, IssFloor, Activate, LostLeaves, BootEpoch, BlankCheck, JoinCas. The
-//! rest of its switches are held by shards and sessions, or by [`super::resolve`].
+//! Rules of the model that live here: IssOnly, IssFloor, Activate, LostLeaves, BootEpoch,
+//! BlankCheck, JoinCas. The rest of its switches are held by shards and sessions, or by
+//! [`super::resolve`].
 
 use crate::map::Pg;
 use crate::state::PgState;
@@ -34,12 +36,16 @@ impl PgRules<'_> {
         state.forced = able.minus(state.lost).len() < self.k;
         let leaves = rules.on(Rule::LostLeaves) && !state.forced; // Rule: LostLeaves
         let wish = if leaves { able.minus(state.lost) } else { able };
-        // Not a rule of the model: proposing later is always safe, and spares whole disks a return from outside.
+        // Not a rule of the model: proposing later is always safe, and spares whole disks a return
+        // from outside.
         let early = !state.confirmed.intersection(self.awaited).minus(state.gone).is_empty();
         (self.pg.active, self.pg.joining, state.peered) = (false, ShardSet::EMPTY, ShardSet::EMPTY);
         let enough = wish.len() >= self.k && !early; // Rule: IssFloor: `confirmed` itself stays as it is
         self.pg.in_sync = if enough { wish } else { ShardSet::EMPTY };
-        if !rules.on(Rule::IssFloor) && state.begun && !state.confirmed.intersection(self.up).is_empty() {
+        if !rules.on(Rule::IssFloor)
+            && state.begun
+            && !state.confirmed.intersection(self.up).is_empty()
+        {
             state.confirmed = state.confirmed.intersection(self.up);
         }
         if !rules.on(Rule::Activate) && enough {
@@ -51,7 +57,9 @@ impl PgRules<'_> {
     fn activate(&mut self) {
         let state = &mut *self.state;
         if state.forced && !state.lost.intersection(self.pg.in_sync).is_empty() {
-            tracing::warn!("members that lost power stay in sync: their last unsynced writes may be gone");
+            tracing::warn!(
+                "members that lost power stay in sync: their last unsynced writes may be gone"
+            );
         }
         (state.confirmed, state.lost, state.begun) = (self.pg.in_sync, ShardSet::EMPTY, true);
         self.pg.active = true;
@@ -67,7 +75,8 @@ impl PgRules<'_> {
         if self.pg.active { self.choose_joining() } else { self.propose() }
     }
 
-    /// A proposed member has answered in `epoch`. True if the PG is active with that, in a new epoch.
+    /// A proposed member has answered in `epoch`. True if the PG is active with that, in a new
+    /// epoch.
     pub fn peer(&mut self, shard: ShardIndex, epoch: Epoch) -> bool {
         let expected = !self.pg.active && self.pg.epoch == epoch && self.pg.in_sync.contains(shard);
         if !expected {
@@ -87,7 +96,8 @@ impl PgRules<'_> {
         if self.state.confirmed.contains(shard) { self.propose() } else { self.outsiders_changed() }
     }
 
-    /// The shard's OSD has started (and is in `up` already). Rule: BootEpoch: this is a change in any case.
+    /// The shard's OSD has started (and is in `up` already). Rule: BootEpoch: this is a change in
+    /// any case.
     pub fn boot(&mut self, shard: ShardIndex, lost: bool, blank: bool) {
         self.state.asked = self.state.asked.without(shard);
         if self.state.begun {

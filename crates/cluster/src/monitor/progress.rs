@@ -1,15 +1,18 @@
 //! How fast what was lost is being rebuilt, and how long the rest will take.
 //!
-//! Contract: pure, time is passed in. Counters are those of heartbeats: they grow, and begin at 0 again with a new
-//! process. The rate is that of the last [`WINDOW`]; what happened before says nothing of now.
+//! Contract: pure, time is passed in. Counters are those of heartbeats: they grow, and begin at 0
+//! again with a new process. The rate is that of the last [`WINDOW`]; what happened before says
+//! nothing of now.
 
 use protocol::OsdId;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Rates are taken over so long: long enough to even out single objects, short enough to show a changed limit soon.
+/// Rates are taken over so long: long enough to even out single objects, short enough to show a
+/// changed limit soon.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
-/// Samples that are kept lie at least so far apart: a window has some eighty at most, however many OSDs there are.
+/// Samples that are kept lie at least so far apart: a window has some eighty at most, however many
+/// OSDs there are.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 /// A shorter time gives no rate.
 const SPAN_MIN: Duration = Duration::from_millis(500);
@@ -48,7 +51,9 @@ impl Progress {
 
     /// Bytes in a second, of all OSDs together; 0 if nothing moves, or too little is known.
     pub fn bytes_per_sec(&self, now: Duration) -> u64 {
-        let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else { return 0 };
+        let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
+            return 0;
+        };
         let span = now.max(last.0).saturating_sub(first.0);
         if span < SPAN_MIN {
             return 0;
@@ -120,7 +125,9 @@ mod tests {
     fn many_heartbeats_at_once_are_few_samples() {
         let mut progress = Progress::default();
         for round in 0..100 {
-            (0..200).for_each(|osd| progress.note(OsdId::new(osd), round * 10, at(round * 500 + u64::from(osd))));
+            (0..200).for_each(|osd| {
+                progress.note(OsdId::new(osd), round * 10, at(round * 500 + u64::from(osd)))
+            });
         }
         assert!(progress.samples.len() <= 84, "{}", progress.samples.len());
         let rate = progress.bytes_per_sec(at(49_700));

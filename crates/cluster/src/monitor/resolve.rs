@@ -1,12 +1,15 @@
-//! The coordinator of dead sessions: asks every in-sync member what it holds, chooses the cut, has it decided.
+//! The coordinator of dead sessions: asks every in-sync member what it holds, chooses the cut, has
+//! it decided.
 //!
-//! Contract: pure; questions come out, answers (or their failure) go in, each by the number of its question. Nothing
-//! here is durable: a monitor that restarts asks again, and members answer a decision that they know with its cut.
+//! Contract: pure; questions come out, answers (or their failure) go in, each by the number of its
+//! question. Nothing here is durable: a monitor that restarts asks again, and members answer a
+//! decision that they know with its cut.
 //!
-//! Rules of the model that live here, per PG: only in-sync members of an active PG take part (RecoverIss), and all of
-//! them (RecoverAll); everything starts over when the PG changes its epoch; a record is kept only if every in-sync shard
-//! it touches has it (RecoverTouch); a number that nobody knows ends the prefix (RecoverGap); the PG is resolved when
-//! all members have acknowledged the decision (DecideAll). The session is resolved when all its PGs are.
+//! Rules of the model that live here, per PG: only in-sync members of an active PG take part
+//! (RecoverIss), and all of them (RecoverAll); everything starts over when the PG changes its
+//! epoch; a record is kept only if every in-sync shard it touches has it (RecoverTouch); a number
+//! that nobody knows ends the prefix (RecoverGap); the PG is resolved when all members have
+//! acknowledged the decision (DecideAll). The session is resolved when all its PGs are.
 
 use crate::map::{ClusterMap, Pg};
 use protocol::monitor::{ResolveReply, ResolveRequest, SessionHolding};
@@ -14,14 +17,15 @@ use protocol::{Epoch, OsdId, PgId, Rule, Rules, Seq, SessionId, ShardIndex, Shar
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A member that did not answer, or not yet, is asked again after this time: soon enough for a client that waits for a
-/// lease, seldom enough for a member that is busy peering.
+/// A member that did not answer, or not yet, is asked again after this time: soon enough for a
+/// client that waits for a lease, seldom enough for a member that is busy peering.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// A question of the coordinator to an OSD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// Its number: the answer names it, and an answer to a question that no longer stands is ignored.
+    /// Its number: the answer names it, and an answer to a question that no longer stands is
+    /// ignored.
     pub ticket: u64,
     /// Whom to ask.
     pub osd: OsdId,
@@ -82,7 +86,8 @@ impl Resolver {
     /// Takes out the sessions that are resolved in every PG.
     pub fn take_resolved(&mut self, map: &ClusterMap) -> Vec<SessionId> {
         let whole = |dead: &Dead| map.pgs.keys().all(|pg| dead.resolved.contains(pg));
-        let done: Vec<SessionId> = self.dead.iter().filter(|(_, dead)| whole(dead)).map(|(id, _)| *id).collect();
+        let done: Vec<SessionId> =
+            self.dead.iter().filter(|(_, dead)| whole(dead)).map(|(id, _)| *id).collect();
         self.dead.retain(|id, _| !done.contains(id));
         done
     }
@@ -93,7 +98,10 @@ impl Resolver {
         for (&session, dead) in &mut self.dead {
             for (osd, request) in dead.open_questions(self.rules, session, map) {
                 let waits = dead.not_before.get(&osd).is_some_and(|at| now < *at);
-                if dead.asking.contains_key(&osd) || waits || !map.osds.get(&osd).is_some_and(|o| o.up) {
+                if dead.asking.contains_key(&osd)
+                    || waits
+                    || !map.osds.get(&osd).is_some_and(|o| o.up)
+                {
                     continue;
                 }
                 self.last_ticket += 1;
@@ -106,10 +114,19 @@ impl Resolver {
     }
 
     /// An answer, or `None` if the member gave none in time.
-    pub fn answer(&mut self, map: &ClusterMap, ticket: u64, reply: Option<ResolveReply>, now: Duration) {
-        let of_ticket = |dead: &&mut Dead| dead.asking.values().any(|action| action.ticket == ticket);
+    pub fn answer(
+        &mut self,
+        map: &ClusterMap,
+        ticket: u64,
+        reply: Option<ResolveReply>,
+        now: Duration,
+    ) {
+        let of_ticket =
+            |dead: &&mut Dead| dead.asking.values().any(|action| action.ticket == ticket);
         let Some(dead) = self.dead.values_mut().find(of_ticket) else { return };
-        let Some(osd) = dead.asking.values().find(|action| action.ticket == ticket).map(|action| action.osd) else {
+        let Some(osd) =
+            dead.asking.values().find(|action| action.ticket == ticket).map(|action| action.osd)
+        else {
             return;
         };
         let Some(action) = dead.asking.remove(&osd) else { return };
@@ -135,13 +152,21 @@ impl Resolver {
 
 impl Dead {
     /// The PGs that can be worked on: active, and not resolved.
-    fn open_pgs<'a>(&'a self, map: &'a ClusterMap) -> impl Iterator<Item = (PgId, &'a Pg, Option<&'a Progress>)> {
+    fn open_pgs<'a>(
+        &'a self,
+        map: &'a ClusterMap,
+    ) -> impl Iterator<Item = (PgId, &'a Pg, Option<&'a Progress>)> {
         let open = map.pgs.iter().filter(|(id, pg)| pg.active && !self.resolved.contains(id));
         open.map(|(id, pg)| (*id, pg, self.progress.get(id)))
     }
 
     /// For each OSD what it should be asked next: decisions first.
-    fn open_questions(&self, rules: Rules, session: SessionId, map: &ClusterMap) -> BTreeMap<OsdId, ResolveRequest> {
+    fn open_questions(
+        &self,
+        rules: Rules,
+        session: SessionId,
+        map: &ClusterMap,
+    ) -> BTreeMap<OsdId, ResolveRequest> {
         let mut collect: BTreeMap<OsdId, Vec<(PgId, Epoch)>> = BTreeMap::new();
         let mut decide: BTreeMap<OsdId, Vec<(PgId, Epoch, Seq)>> = BTreeMap::new();
         for (id, pg, progress) in self.open_pgs(map) {
@@ -158,8 +183,10 @@ impl Dead {
                 }
             }
         }
-        let collect = collect.into_iter().map(|(osd, pgs)| (osd, ResolveRequest::Collect { session, pgs }));
-        let decide = decide.into_iter().map(|(osd, cuts)| (osd, ResolveRequest::Decide { session, cuts }));
+        let collect =
+            collect.into_iter().map(|(osd, pgs)| (osd, ResolveRequest::Collect { session, pgs }));
+        let decide =
+            decide.into_iter().map(|(osd, cuts)| (osd, ResolveRequest::Decide { session, cuts }));
         collect.chain(decide).collect()
     }
 
@@ -173,7 +200,9 @@ impl Dead {
     ) {
         for holding in holdings {
             let id = holding.pg;
-            let Some((pg, shard)) = current(rules, map, id, osd, asked.iter().copied()) else { continue };
+            let Some((pg, shard)) = current(rules, map, id, osd, asked.iter().copied()) else {
+                continue;
+            };
             let progress = self.progress.entry(id).or_default();
             if self.resolved.contains(&id) || progress.cut.is_some() {
                 continue;
@@ -183,11 +212,20 @@ impl Dead {
         }
     }
 
-    fn decided(&mut self, rules: Rules, map: &ClusterMap, osd: OsdId, asked: &[(PgId, Epoch, Seq)], pgs: &[PgId]) {
+    fn decided(
+        &mut self,
+        rules: Rules,
+        map: &ClusterMap,
+        osd: OsdId,
+        asked: &[(PgId, Epoch, Seq)],
+        pgs: &[PgId],
+    ) {
         for &id in pgs {
             let epochs = asked.iter().map(|(pg, epoch, _)| (*pg, *epoch));
             let Some((pg, shard)) = current(rules, map, id, osd, epochs) else { continue };
-            let Some(progress) = self.progress.get_mut(&id).filter(|p| p.cut.is_some()) else { continue };
+            let Some(progress) = self.progress.get_mut(&id).filter(|p| p.cut.is_some()) else {
+                continue;
+            };
             progress.told = progress.told.with(shard);
             // Rule: DecideAll
             if pg.in_sync.minus(progress.told).is_empty() || !rules.on(Rule::DecideAll) {
@@ -203,7 +241,8 @@ fn participants(rules: Rules, pg: &Pg) -> ShardSet {
     if rules.on(Rule::RecoverIss) { pg.in_sync } else { pg.in_sync.union(pg.joining) }
 }
 
-/// The PG and the OSD's shard, if the PG was asked about in its present epoch and the shard is a member.
+/// The PG and the OSD's shard, if the PG was asked about in its present epoch and the shard is a
+/// member.
 fn current(
     rules: Rules,
     map: &ClusterMap,
@@ -222,12 +261,15 @@ pub(super) fn choose_cut(
     members: ShardSet,
     reports: &BTreeMap<ShardIndex, SessionHolding>,
 ) -> Option<Seq> {
-    let there = members.iter().filter(|shard| reports.contains_key(shard) || rules.on(Rule::RecoverAll));
+    let there =
+        members.iter().filter(|shard| reports.contains_key(shard) || rules.on(Rule::RecoverAll));
     let reports: Option<Vec<(ShardIndex, &SessionHolding)>> =
         there.map(|shard| Some((shard, reports.get(&shard)?))).collect();
     let reports = reports?; // Rule: RecoverAll
-    let held: Vec<(ShardIndex, Seq, BTreeMap<Seq, ShardSet>)> =
-        reports.iter().map(|(shard, r)| (*shard, r.settled, r.held.iter().copied().collect())).collect();
+    let held: Vec<(ShardIndex, Seq, BTreeMap<Seq, ShardSet>)> = reports
+        .iter()
+        .map(|(shard, r)| (*shard, r.settled, r.held.iter().copied().collect()))
+        .collect();
     let mut cut = reports.iter().map(|(_, report)| report.settled).max()?;
     let mut next = cut;
     loop {

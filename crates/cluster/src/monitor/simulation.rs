@@ -1,10 +1,13 @@
-//! Random histories: the monitor against a small set of pretended OSDs and sessions, with a check after every step.
+//! Random histories: the monitor against a small set of pretended OSDs and sessions, with a check
+//! after every step.
 //!
-//! The OSDs keep records in order, learn maps late, crash, come back without power or on new disks; questions and answers
-//! about dead sessions are delayed and lost; the monitor itself restarts. What must hold is checked on every new map;
-//! in the end the faults stop and everything must come to rest, clean.
+//! The OSDs keep records in order, learn maps late, crash, come back without power or on new disks;
+//! questions and answers about dead sessions are delayed and lost; the monitor itself restarts.
+//! What must hold is checked on every new map; in the end the faults stop and everything must come
+//! to rest, clean.
 
 use super::*;
+use crate::delta::StateDelta;
 use protocol::monitor::{PgCondition, ResolveRequest, SessionHolding};
 use protocol::{ClusterId, Seq};
 
@@ -41,6 +44,8 @@ struct Sim {
     now: Duration,
     monitor: Monitor,
     seen: MonitorState,
+    /// What a follower has, to whom each epoch's change is told.
+    copy: MonitorState,
     osds: Vec<SimOsd>,
     writes: BTreeMap<(PgId, SessionId), Writes>,
     alive: BTreeSet<SessionId>,
@@ -56,7 +61,8 @@ struct Sim {
 impl Sim {
     fn new(seed: u64) -> Self {
         let pool = PoolSpec::new("data", 2, 1, 512, PGS).expect("a profile");
-        let state = create_cluster(ClusterId::new(1), &ExpectedOsd::first(OSDS), &pool).expect("enough OSDs");
+        let state = create_cluster(ClusterId::new(1), &ExpectedOsd::first(OSDS), &pool)
+            .expect("enough OSDs");
         let monitor = Monitor::start(state, Settings::default(), Duration::ZERO);
         let seen = monitor.state().clone();
         let osd = |id: u32| SimOsd { fsid: u128::from(id) + 1, blank: true, ..SimOsd::default() };
@@ -64,6 +70,7 @@ impl Sim {
             rng: fastrand::Rng::with_seed(seed),
             now: Duration::ZERO,
             monitor,
+            copy: seen.clone(),
             seen,
             osds: (0..OSDS).map(osd).collect(),
             writes: BTreeMap::new(),
@@ -98,7 +105,8 @@ impl Sim {
             let reply = self.request(MonitorRequest::ReplaceOsd { osd });
             assert!(matches!(reply, MonitorReply::Done(_)), "{reply:?}");
         }
-        let reply = self.request(MonitorRequest::Boot { osd, fsid, addr, cores: 1, lost, blank, host });
+        let reply =
+            self.request(MonitorRequest::Boot { osd, fsid, addr, cores: 1, lost, blank, host });
         assert!(matches!(reply, MonitorReply::Done(_)), "{reply:?}");
     }
 
@@ -163,12 +171,13 @@ impl Sim {
     fn join(&mut self, at: usize) {
         let (Some(map), id) = (self.osds[at].map.clone(), OsdId::new(at as u32)) else { return };
         for (&pg, info) in &map.pgs {
-            let Some(shard) = map.shard_of(pg, id).filter(|s| info.joining.contains(*s)) else { continue };
+            let Some(shard) = map.shard_of(pg, id).filter(|s| info.joining.contains(*s)) else {
+                continue;
+            };
             let dead = map.sessions.values().any(|s| *s == SessionState::Dead);
-            let open = self
-                .writes
-                .iter()
-                .any(|((p, s), w)| *p == pg && map.sessions.contains_key(s) && w.acked < w.touch.len() as u64);
+            let open = self.writes.iter().any(|((p, s), w)| {
+                *p == pg && map.sessions.contains_key(s) && w.acked < w.touch.len() as u64
+            });
             if dead || open || !self.osds[at].runs {
                 continue;
             }
@@ -187,7 +196,8 @@ impl Sim {
 
     // ---- sessions
 
-    /// A live session sends a write, or an open one again, to one shard after the other; some do not get it.
+    /// A live session sends a write, or an open one again, to one shard after the other; some do
+    /// not get it.
     fn write(&mut self, session: SessionId, pg: PgId, all: bool) {
         let map = self.monitor.map().clone();
         let info = &map.pgs[&pg];
@@ -196,7 +206,9 @@ impl Sim {
         }
         let writes = self.writes.entry((pg, session)).or_default();
         if !all && writes.touch.len() < writes.acked as usize + 3 {
-            writes.touch.push(ShardSet::from_bits([0b111, 0b011, 0b101, 0b110][self.rng.usize(..4)]));
+            writes
+                .touch
+                .push(ShardSet::from_bits([0b111, 0b011, 0b101, 0b110][self.rng.usize(..4)]));
         }
         for seq in writes.acked + 1..=writes.touch.len() as u64 {
             let touch = writes.touch[seq as usize - 1];
@@ -238,8 +250,18 @@ impl Sim {
                 }
                 let holding = |(pg, _): &(PgId, Epoch)| {
                     let key = (*pg, session);
-                    let held = osd.held.get(&key).into_iter().flatten().map(|(s, t)| (Seq::new(*s), *t)).collect();
-                    SessionHolding { pg: *pg, settled: Seq::new(osd.closed.get(&key).copied().unwrap_or(0)), held }
+                    let held = osd
+                        .held
+                        .get(&key)
+                        .into_iter()
+                        .flatten()
+                        .map(|(s, t)| (Seq::new(*s), *t))
+                        .collect();
+                    SessionHolding {
+                        pg: *pg,
+                        settled: Seq::new(osd.closed.get(&key).copied().unwrap_or(0)),
+                        held,
+                    }
                 };
                 ResolveReply::Collected(pgs.iter().map(holding).collect())
             }
@@ -258,7 +280,8 @@ impl Sim {
         self.late.push(Late::Answer(action.ticket, reply.filter(|_| !lost)));
     }
 
-    /// The session has left the map: all in-sync members hold the same prefix, with everything that was acknowledged.
+    /// The session has left the map: all in-sync members hold the same prefix, with everything that
+    /// was acknowledged.
     fn check_resolved(&mut self, session: SessionId) {
         self.resolved += 1;
         for (&pg, info) in &self.monitor.map().pgs.clone() {
@@ -267,8 +290,9 @@ impl Sim {
             for shard in info.in_sync.iter() {
                 let osd = &self.osds[info.acting[usize::from(shard.get())].get() as usize];
                 let closed = osd.closed.get(&(pg, session)).copied();
-                cut = cut
-                    .max(closed.unwrap_or_else(|| panic!("{session} is gone, and {shard} of pg {pg} has no decision")));
+                cut = cut.max(closed.unwrap_or_else(|| {
+                    panic!("{session} is gone, and {shard} of pg {pg} has no decision")
+                }));
             }
             assert!(
                 cut >= writes.acked,
@@ -277,7 +301,13 @@ impl Sim {
             );
             for shard in info.in_sync.iter() {
                 let osd = &self.osds[info.acting[usize::from(shard.get())].get() as usize];
-                let held: Vec<u64> = osd.held.get(&(pg, session)).into_iter().flatten().map(|(seq, _)| *seq).collect();
+                let held: Vec<u64> = osd
+                    .held
+                    .get(&(pg, session))
+                    .into_iter()
+                    .flatten()
+                    .map(|(seq, _)| *seq)
+                    .collect();
                 let touched = |seq: &u64| writes.touch[*seq as usize - 1].contains(shard);
                 let want: Vec<u64> = (1..=cut).filter(touched).collect();
                 assert_eq!(held, want, "no-torn-stripe: {session}, {shard} of pg {pg}, cut {cut}");
@@ -290,7 +320,14 @@ impl Sim {
 
     /// Of every state, and between the last one seen and this one.
     fn check(&mut self) {
-        let (old, new) = (std::mem::replace(&mut self.seen, self.monitor.state().clone()), self.monitor.state());
+        let (old, new) =
+            (std::mem::replace(&mut self.seen, self.monitor.state().clone()), self.monitor.state());
+        if new.map.epoch > self.copy.map.epoch {
+            let bytes = StateDelta::between(&self.copy, new).encode();
+            let delta = StateDelta::decode(&bytes).expect("what was encoded can be decoded");
+            delta.apply(&mut self.copy).expect("it fits the state before");
+            assert_eq!(&self.copy, new, "what changed is all that changed");
+        }
         new.check_invariants().expect("an invariant is broken");
         assert!(new.map.epoch >= old.map.epoch && new.map.last_session >= old.map.last_session);
         if new.map != old.map {
@@ -303,8 +340,12 @@ impl Sim {
                 assert!(pg.epoch > before.epoch, "pg {id} changed in its epoch");
             }
             if pg.active && !before.active {
-                let all = before.in_sync.iter().all(|s| self.peered.contains(&(*id, before.epoch, s)));
-                assert!(all && before.in_sync.minus(pg.in_sync).is_empty(), "pg {id} is active before all have peered");
+                let all =
+                    before.in_sync.iter().all(|s| self.peered.contains(&(*id, before.epoch, s)));
+                assert!(
+                    all && before.in_sync.minus(pg.in_sync).is_empty(),
+                    "pg {id} is active before all have peered"
+                );
             }
             let lost = old.pgs[id].confirmed.minus(new.pgs[id].confirmed);
             assert!(lost.is_empty() || pg.active, "pg {id} shrank without an activation");
@@ -312,7 +353,9 @@ impl Sim {
         for (session, state) in &old.map.sessions {
             match (state, new.map.sessions.get(session)) {
                 (SessionState::Dead, None) => gone.push(*session),
-                (SessionState::Dead, Some(SessionState::Live)) => panic!("{session} rose from the dead"),
+                (SessionState::Dead, Some(SessionState::Live)) => {
+                    panic!("{session} rose from the dead")
+                }
                 (SessionState::Live, Some(SessionState::Dead)) => {
                     let all = new.map.pgs.iter().all(|(id, pg)| pg.epoch > old.map.pgs[id].epoch);
                     assert!(all, "{session} died, and a PG kept its epoch");
@@ -436,5 +479,8 @@ fn random_histories_keep_the_invariants_and_come_to_rest() {
         (resolved, joined) = (resolved + sim.resolved, joined + sim.joined);
     }
     // Otherwise the histories were too tame to mean anything.
-    assert!(resolved > 100 && joined > 100, "only {resolved} sessions resolved and {joined} shards joined");
+    assert!(
+        resolved > 100 && joined > 100,
+        "only {resolved} sessions resolved and {joined} shards joined"
+    );
 }

@@ -2,20 +2,31 @@
 
 use super::resolve::choose_cut;
 use super::*;
-use protocol::monitor::{Fullness, Health, PgBacklog, PgCondition, RecoveryStatus, ResolveRequest, SessionHolding};
+use protocol::monitor::{
+    Fullness, Health, PgBacklog, PgCondition, RecoveryStatus, ResolveRequest, SessionHolding,
+};
 use protocol::{ClusterId, Profile, Seq};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn fresh(osds: u32, pg_num: u32) -> Monitor {
     let pool = PoolSpec::new("data", 2, 1, 512, pg_num).expect("a profile");
-    let state = create_cluster(ClusterId::new(1), &ExpectedOsd::first(osds), &pool).expect("enough OSDs");
+    let state =
+        create_cluster(ClusterId::new(1), &ExpectedOsd::first(osds), &pool).expect("enough OSDs");
     Monitor::start(state, Settings::default(), Duration::ZERO)
 }
 
 fn boot_with(osd: u32, fsid: u128, lost: bool, blank: bool) -> MonitorRequest {
     let addr = SocketAddr::from(([127, 0, 0, 1], 7000 + osd as u16 + 100 * fsid as u16));
-    MonitorRequest::Boot { osd: OsdId::new(osd), fsid, addr, cores: 2, lost, blank, host: format!("host-{osd}") }
+    MonitorRequest::Boot {
+        osd: OsdId::new(osd),
+        fsid,
+        addr,
+        cores: 2,
+        lost,
+        blank,
+        host: format!("host-{osd}"),
+    }
 }
 
 /// Addresses of metadata services.
@@ -52,7 +63,10 @@ impl Monitor {
 
     fn whole(osds: u32, pg_num: u32) -> Monitor {
         let mut monitor = fresh(osds, pg_num);
-        monitor.ok(MonitorRequest::MdsUp { addr: mds(1), namespace: NAMESPACE, old: false }, Duration::ZERO);
+        monitor.ok(
+            MonitorRequest::MdsUp { addr: mds(1), namespace: NAMESPACE, old: false },
+            Duration::ZERO,
+        );
         (0..osds).for_each(|osd| monitor.boot_clean(osd, Duration::ZERO));
         monitor.peer_all(Duration::ZERO);
         assert!(monitor.map().pgs.values().all(|pg| pg.active));
@@ -87,7 +101,11 @@ impl Monitor {
 
     fn open(&mut self, now: Duration) -> SessionId {
         match self.handle(MonitorRequest::OpenSession { name: "test".into() }, now) {
-            MonitorReply::Session { session, ttl_ms: 10_000, epoch } if epoch == self.map().epoch => session,
+            MonitorReply::Session { session, ttl_ms: 10_000, epoch }
+                if epoch == self.map().epoch =>
+            {
+                session
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -102,7 +120,10 @@ fn a_new_cluster_waits_for_all_its_osds_and_is_active_when_all_have_answered() {
     monitor.boot_clean(2, 2 * SECOND);
     assert_eq!(monitor.conditions(), [(PgCondition::Peering, 4)]);
     monitor.peer_all(2 * SECOND);
-    assert_eq!((monitor.conditions(), monitor.status().health), (vec![(PgCondition::Clean, 4)], Health::Ok));
+    assert_eq!(
+        (monitor.conditions(), monitor.status().health),
+        (vec![(PgCondition::Clean, 4)], Health::Ok)
+    );
     for pg in monitor.map().pgs.values() {
         assert_eq!((pg.acting.len(), pg.in_sync), (3, ShardSet::first(3)));
     }
@@ -118,7 +139,9 @@ fn a_new_cluster_goes_on_without_an_osd_that_never_comes() {
     monitor.beat_until(&[0, 1], 3 * SECOND - SECOND / 2, 4 * SECOND);
     monitor.peer_all(4 * SECOND);
     assert_eq!(monitor.conditions(), [(PgCondition::Degraded, 4)]);
-    assert!(monitor.status().messages().any(|m| m.contains("osd.2") && m.contains("never started")));
+    assert!(
+        monitor.status().messages().any(|m| m.contains("osd.2") && m.contains("never started"))
+    );
 }
 
 #[test]
@@ -150,7 +173,10 @@ fn a_silent_osd_leaves_the_in_sync_set_and_returns_through_joining() {
 fn the_in_sync_set_never_shrinks_below_k() {
     let mut monitor = Monitor::whole(3, 1);
     monitor.beat_until(&[0], Duration::ZERO, 3 * SECOND);
-    assert_eq!((monitor.conditions(), monitor.status().health), (vec![(PgCondition::Down, 1)], Health::Down));
+    assert_eq!(
+        (monitor.conditions(), monitor.status().health),
+        (vec![(PgCondition::Down, 1)], Health::Down)
+    );
     assert_eq!(monitor.state().pgs[&pg()].confirmed, ShardSet::first(3));
     monitor.boot_clean(1, 4 * SECOND);
     monitor.peer_all(4 * SECOND);
@@ -209,7 +235,12 @@ fn another_disk_needs_the_operators_consent_which_holds_for_one_boot() {
     monitor.ok(MonitorRequest::ReplaceOsd { osd }, SECOND);
     // a restart of the monitor does not forget it
     let mut monitor = Monitor::start(monitor.state().clone(), Settings::default(), SECOND);
-    assert!(monitor.status().messages().any(|message| message.contains("osd.2 may start on an empty disk")));
+    assert!(
+        monitor
+            .status()
+            .messages()
+            .any(|message| message.contains("osd.2 may start on an empty disk"))
+    );
     // the old disk is back after all: that used the consent up
     monitor.boot_clean(2, SECOND);
     monitor.ok(MonitorRequest::Leave { osd }, SECOND);
@@ -224,8 +255,9 @@ fn another_disk_needs_the_operators_consent_which_holds_for_one_boot() {
 #[test]
 fn no_disk_is_given_up_that_holds_the_last_whole_shards() {
     let mut monitor = Monitor::whole(3, 1);
-    let replace =
-        |monitor: &mut Monitor, osd| monitor.handle(MonitorRequest::ReplaceOsd { osd: OsdId::new(osd) }, SECOND);
+    let replace = |monitor: &mut Monitor, osd| {
+        monitor.handle(MonitorRequest::ReplaceOsd { osd: OsdId::new(osd) }, SECOND)
+    };
     monitor.ok(MonitorRequest::Leave { osd: OsdId::new(2) }, SECOND);
     monitor.peer_all(SECOND);
     monitor.ok(MonitorRequest::Leave { osd: OsdId::new(1) }, SECOND);
@@ -234,7 +266,10 @@ fn no_disk_is_given_up_that_holds_the_last_whole_shards() {
         matches!(&reply, MonitorReply::Refused(why) if why.contains("1 placement groups would be lost")),
         "{reply:?}"
     );
-    assert!(matches!(replace(&mut monitor, 2), MonitorReply::Done(_)), "the others have all that it has");
+    assert!(
+        matches!(replace(&mut monitor, 2), MonitorReply::Done(_)),
+        "the others have all that it has"
+    );
     assert!(matches!(replace(&mut monitor, 9), MonitorReply::Refused(_)));
 }
 
@@ -244,7 +279,10 @@ fn what_is_left_to_rebuild_is_told_with_rate_and_time_and_is_zero_when_clean() {
     let osd = OsdId::new(2);
     monitor.ok(MonitorRequest::Leave { osd }, SECOND);
     monitor.peer_all(SECOND);
-    assert_eq!(monitor.status().recovery, RecoveryStatus { seconds_left: Some(0), ..RecoveryStatus::default() });
+    assert_eq!(
+        monitor.status().recovery,
+        RecoveryStatus { seconds_left: Some(0), ..RecoveryStatus::default() }
+    );
     monitor.boot_clean(2, SECOND);
     let pgs: Vec<PgId> = monitor.map().pgs.keys().copied().collect();
     let beat = |monitor: &mut Monitor, second: u32, recovered_bytes, to_rebuild: Vec<PgBacklog>| {
@@ -253,13 +291,24 @@ fn what_is_left_to_rebuild_is_told_with_rate_and_time_and_is_zero_when_clean() {
         monitor.beat(&[0, 1], second * SECOND);
         monitor.status().recovery
     };
-    let backlog = |at: usize, bytes, is_counted| PgBacklog { pg: pgs[at], objects: bytes / 10, bytes, is_counted };
+    let backlog = |at: usize, bytes, is_counted| PgBacklog {
+        pg: pgs[at],
+        objects: bytes / 10,
+        bytes,
+        is_counted,
+    };
     let told = beat(&mut monitor, 1, 0, vec![]);
     assert_eq!((told.shards_uncounted, told.objects, told.seconds_left), (2, 0, Some(0)));
     let told = beat(&mut monitor, 2, 0, vec![backlog(0, 1000, true), backlog(1, 500, false)]);
-    assert_eq!((told.shards_uncounted, told.objects, told.bytes, told.seconds_left), (1, 150, 1500, None));
+    assert_eq!(
+        (told.shards_uncounted, told.objects, told.bytes, told.seconds_left),
+        (1, 150, 1500, None)
+    );
     let told = beat(&mut monitor, 3, 300, vec![backlog(0, 700, true), backlog(1, 500, true)]);
-    assert_eq!((told.shards_uncounted, told.bytes, told.bytes_per_sec, told.seconds_left), (0, 1200, 300, Some(4)));
+    assert_eq!(
+        (told.shards_uncounted, told.bytes, told.bytes_per_sec, told.seconds_left),
+        (0, 1200, 300, Some(4))
+    );
     for pg in pgs {
         let epoch = monitor.map().pgs[&pg].epoch;
         monitor.ok(MonitorRequest::AskJoin { osd, pgs: vec![(pg, epoch)] }, 3 * SECOND);
@@ -268,7 +317,10 @@ fn what_is_left_to_rebuild_is_told_with_rate_and_time_and_is_zero_when_clean() {
     }
     // the last report still names some: the map knows better
     assert_eq!(monitor.conditions(), [(PgCondition::Clean, 2)]);
-    assert_eq!(monitor.status().recovery, RecoveryStatus { seconds_left: Some(0), ..RecoveryStatus::default() });
+    assert_eq!(
+        monitor.status().recovery,
+        RecoveryStatus { seconds_left: Some(0), ..RecoveryStatus::default() }
+    );
 }
 
 #[test]
@@ -324,7 +376,8 @@ fn after_a_clean_stop_of_all_the_first_to_come_wait_for_the_rest() {
 fn pools_are_made_and_refused_with_reasons() {
     let mut monitor = Monitor::whole(3, 2);
     let spec = |name: &str, k, m, pg_num| {
-        let PoolSpec { name, profile, pg_num } = PoolSpec::new(name, k, m, 512, pg_num).expect("a profile");
+        let PoolSpec { name, profile, pg_num } =
+            PoolSpec::new(name, k, m, 512, pg_num).expect("a profile");
         MonitorRequest::CreatePool { name, profile, pg_num }
     };
     monitor.ok(spec("mirror", 1, 2, 8), SECOND);
@@ -341,6 +394,53 @@ fn pools_are_made_and_refused_with_reasons() {
     }
     let odd = PoolSpec::new("odd", 3, 1, 512, 8).expect("rounded").profile;
     assert_eq!(odd.object_bytes(), Profile::OBJECT_BYTES_DEFAULT / 1536 * 1536);
+}
+
+#[test]
+fn a_session_that_is_evicted_is_dead_before_its_time() {
+    let mut monitor = Monitor::whole(3, 1);
+    let session = monitor.open(Duration::ZERO);
+    let before = monitor.map().pgs[&pg()].epoch;
+    monitor.ok(MonitorRequest::EvictSession { session }, SECOND);
+    assert!(monitor.map().pgs[&pg()].epoch > before, "ExpireEpoch: every shard learns of it");
+    assert_eq!(monitor.map().sessions.get(&session), Some(&crate::map::SessionState::Dead));
+    assert_eq!(
+        monitor.handle(MonitorRequest::RenewSession { session }, SECOND),
+        MonitorReply::Fenced
+    );
+    assert_eq!(monitor.actions(SECOND).len(), 3, "its last writes are to be decided");
+    let after = monitor.map().epoch;
+    for session in [session, SessionId::new(99)] {
+        monitor.ok(MonitorRequest::EvictSession { session }, SECOND);
+    }
+    assert_eq!(monitor.map().epoch, after, "one that is dead or was never there changes nothing");
+}
+
+#[test]
+fn a_renamed_pool_keeps_its_id_and_its_placement_groups() {
+    let mut monitor = Monitor::whole(3, 2);
+    let rename = |name: &str, new_name: &str| MonitorRequest::RenamePool {
+        name: name.into(),
+        new_name: new_name.into(),
+    };
+    let before = monitor.map().clone();
+    monitor.ok(rename("data", "files"), SECOND);
+    let after = monitor.map();
+    assert!(after.epoch > before.epoch, "everybody learns of it");
+    assert_eq!(after.pgs, before.pgs, "no attach ends");
+    assert_eq!(
+        after.pool_named("files").map(|(id, _)| id),
+        before.pool_named("data").map(|(id, _)| id)
+    );
+    assert_eq!(monitor.conditions(), [(PgCondition::Clean, 2)]);
+    for (name, new_name, why) in [
+        ("data", "other", "there are: files"),
+        ("files", "files", "already"),
+        ("files", "", "1 to 64 bytes"),
+    ] {
+        let reply = monitor.handle(rename(name, new_name), SECOND);
+        assert!(matches!(&reply, MonitorReply::Refused(text) if text.contains(why)), "{reply:?}");
+    }
 }
 
 #[test]
@@ -374,7 +474,11 @@ fn a_dead_session_is_collected_decided_and_only_then_gone() {
         assert_eq!(monitor.map().sessions[&session], SessionState::Dead, "DecideAll");
         let ResolveRequest::Decide { cuts, .. } = decision.request else { panic!("{decision:?}") };
         assert_eq!(cuts, [(pg(), monitor.map().pgs[&pg()].epoch, Seq::new(5))]);
-        monitor.resolve_answer(decision.ticket, Some(ResolveReply::Decided(vec![pg()])), now + SECOND);
+        monitor.resolve_answer(
+            decision.ticket,
+            Some(ResolveReply::Decided(vec![pg()])),
+            now + SECOND,
+        );
     }
     assert!(monitor.map().sessions.is_empty());
     assert!(monitor.state().session_names.is_empty());
@@ -394,7 +498,8 @@ fn a_new_epoch_begins_the_end_of_a_session_anew_and_old_answers_do_not_count() {
     monitor.resolve_answer(of_old[0].ticket, empty(), now);
     monitor.open(now);
     assert_eq!(monitor.actions(now), [], "a new epoch of the map that no PG notices");
-    // An outsider's life is a new epoch of the PG: here, osd.2 leaves, and osd.0 and osd.1 confirm the smaller set.
+    // An outsider's life is a new epoch of the PG: here, osd.2 leaves, and osd.0 and osd.1 confirm
+    // the smaller set.
     monitor.ok(MonitorRequest::Leave { osd: OsdId::new(2) }, now);
     assert_eq!(monitor.actions(now), [], "not while the PG is not active");
     monitor.peer_all(now);
@@ -402,10 +507,15 @@ fn a_new_epoch_begins_the_end_of_a_session_anew_and_old_answers_do_not_count() {
         monitor.resolve_answer(old.ticket, empty(), now);
     }
     let later = now + SECOND;
-    let asked: Vec<_> = monitor.actions(later).into_iter().map(|a| (a.osd.get(), a.request)).collect();
+    let asked: Vec<_> =
+        monitor.actions(later).into_iter().map(|a| (a.osd.get(), a.request)).collect();
     let epoch = monitor.map().pgs[&pg()].epoch;
     let collect = ResolveRequest::Collect { session: SessionId::new(1), pgs: vec![(pg(), epoch)] };
-    assert_eq!(asked, [(0, collect.clone()), (1, collect)], "all members of the new set, from the beginning");
+    assert_eq!(
+        asked,
+        [(0, collect.clone()), (1, collect)],
+        "all members of the new set, from the beginning"
+    );
 }
 
 #[test]
@@ -425,7 +535,11 @@ fn the_cut_is_the_longest_prefix_that_every_touched_member_has() {
     assert_eq!(cut(0b111, &[nothing.clone(), nothing.clone(), nothing.clone()]), Some(0));
     let (a, b) = (report(1, &[(2, 0b101), (3, 0b110)]), report(2, &[(3, 0b110)]));
     assert_eq!(cut(0b111, &[a.clone(), b.clone(), report(0, &[(2, 0b101), (3, 0b110)])]), Some(3));
-    assert_eq!(cut(0b111, &[a.clone(), b.clone(), report(0, &[(2, 0b101)])]), Some(2), "RecoverTouch");
+    assert_eq!(
+        cut(0b111, &[a.clone(), b.clone(), report(0, &[(2, 0b101)])]),
+        Some(2),
+        "RecoverTouch"
+    );
     assert_eq!(cut(0b011, &[a, b]), Some(3), "outsiders do not count");
     let gap = report(0, &[(1, 0b111), (3, 0b111)]);
     assert_eq!(cut(0b111, &[gap.clone(), gap.clone(), gap]), Some(1), "RecoverGap");
@@ -444,7 +558,8 @@ fn a_metadata_service_with_another_namespace_is_refused() {
     assert_eq!((monitor.map().mds, monitor.map().epoch), (Some(mds(1)), epoch));
     // Known after a restart of the monitor, too; the same namespace may move.
     let mut again = Monitor::start(monitor.state().clone(), Settings::default(), 2 * SECOND);
-    let up = again.handle(MonitorRequest::MdsUp { addr: mds(1), namespace: 8, old: true }, 3 * SECOND);
+    let up =
+        again.handle(MonitorRequest::MdsUp { addr: mds(1), namespace: 8, old: true }, 3 * SECOND);
     assert!(matches!(up, MonitorReply::Refused(_)));
     again.ok(MonitorRequest::MdsUp { addr: mds(2), namespace: NAMESPACE, old: true }, 3 * SECOND);
     assert_eq!(again.map().mds, Some(mds(2)));
@@ -456,7 +571,8 @@ fn the_namespace_of_an_older_state_is_the_first_old_one_that_comes() {
     state.namespace = None;
     let mut monitor = Monitor::start(state, Settings::default(), SECOND);
     let epoch = monitor.map().epoch;
-    let new = monitor.handle(MonitorRequest::MdsUp { addr: mds(1), namespace: 9, old: false }, SECOND);
+    let new =
+        monitor.handle(MonitorRequest::MdsUp { addr: mds(1), namespace: 9, old: false }, SECOND);
     assert!(matches!(new, MonitorReply::Refused(_)), "an empty one is not it");
     monitor.ok(MonitorRequest::MdsUp { addr: mds(1), namespace: 8, old: true }, SECOND);
     assert!(monitor.map().epoch > epoch, "it is saved before it is answered");
@@ -466,19 +582,28 @@ fn the_namespace_of_an_older_state_is_the_first_old_one_that_comes() {
 #[test]
 fn a_silent_metadata_service_is_told_with_the_time_since() {
     let monitor = fresh(3, 1);
-    assert!(monitor.status().messages().any(|m| m.contains("no metadata service has ever started")));
+    assert!(
+        monitor.status().messages().any(|m| m.contains("no metadata service has ever started"))
+    );
     let mut monitor = Monitor::whole(3, 1);
     let beat = |addr| MonitorRequest::MdsHeartbeat { addr, namespace: NAMESPACE };
     monitor.beat_until(&[0, 1, 2], Duration::ZERO, 4 * SECOND);
     monitor.ok(beat(mds(1)), 4 * SECOND);
     let other = monitor.handle(beat(mds(2)), 8 * SECOND);
-    assert!(matches!(other, MonitorReply::Refused(why) if why.contains("127.0.0.1:6001")), "another one is no sign");
+    assert!(
+        matches!(other, MonitorReply::Refused(why) if why.contains("127.0.0.1:6001")),
+        "another one is no sign"
+    );
     monitor.beat_until(&[0, 1, 2], 4 * SECOND, 9 * SECOND);
     assert_eq!((monitor.status().health, monitor.status().mds_silent_secs), (Health::Ok, None));
     monitor.beat_until(&[0, 1, 2], 9 * SECOND, 44 * SECOND);
     let status = monitor.status();
     assert_eq!((status.health, status.mds_silent_secs), (Health::Down, Some(40)));
-    assert!(status.checks[0].summary.contains("127.0.0.1:6001 is silent for 40 s"), "{:?}", status.checks);
+    assert!(
+        status.checks[0].summary.contains("127.0.0.1:6001 is silent for 40 s"),
+        "{:?}",
+        status.checks
+    );
     monitor.ok(beat(mds(1)), 45 * SECOND);
     assert_eq!((monitor.status().health, monitor.status().checks), (Health::Ok, vec![]));
     // After a restart it has the full time again.
@@ -493,7 +618,14 @@ fn an_osd_that_fills_up_is_named_with_what_follows_from_it() {
     let osd = OsdId::new(1);
     let mut told = |fullness, backfills_waiting| {
         let (used_percent, free_bytes) = (87, 5 << 20);
-        let report = OsdReport { osd, fullness, backfills_waiting, used_percent, free_bytes, ..OsdReport::default() };
+        let report = OsdReport {
+            osd,
+            fullness,
+            backfills_waiting,
+            used_percent,
+            free_bytes,
+            ..OsdReport::default()
+        };
         monitor.ok(MonitorRequest::Heartbeat { report }, SECOND);
         let status = monitor.status();
         (status.health, status.messages().collect::<Vec<_>>().join("; "))
@@ -503,7 +635,11 @@ fn an_osd_that_fills_up_is_named_with_what_follows_from_it() {
     for (fullness, waiting, what) in [
         (Fullness::NearFull, 0, "is nearly full"),
         (Fullness::BackfillFull, 0, "is too full for backfill"),
-        (Fullness::BackfillFull, 4, "is too full for backfill, backfill of 4 placement groups waits"),
+        (
+            Fullness::BackfillFull,
+            4,
+            "is too full for backfill, backfill of 4 placement groups waits",
+        ),
         (Fullness::Full, 0, "is full, writers get ENOSPC"),
         (Fullness::Full, 4, "is full, writers get ENOSPC, backfill of 4 placement groups waits"),
     ] {
@@ -545,8 +681,14 @@ fn extreme_numbers_of_osds_and_clients_move_nothing_that_others_depend_on() {
         for osd in 0..3 {
             let to_rebuild = vec![PgBacklog { pg: pg(), objects: n, bytes: n, is_counted: true }];
             let (total_bytes, free_bytes, recovered_bytes) = (n, n, n);
-            let told = OsdReport { osd: OsdId::new(osd), epoch: Epoch::new(n), to_rebuild, ..OsdReport::default() };
-            let mut report = OsdReport { total_bytes, free_bytes, recovered_bytes, disk: n, ..told };
+            let told = OsdReport {
+                osd: OsdId::new(osd),
+                epoch: Epoch::new(n),
+                to_rebuild,
+                ..OsdReport::default()
+            };
+            let mut report =
+                OsdReport { total_bytes, free_bytes, recovered_bytes, disk: n, ..told };
             (report.scrub.open, report.backfills_waiting, report.corrupt_found) = (n, n, n);
             monitor.ok(MonitorRequest::Heartbeat { report }, Duration::ZERO);
         }
@@ -559,7 +701,8 @@ fn extreme_numbers_of_osds_and_clients_move_nothing_that_others_depend_on() {
 #[test]
 fn an_osd_with_more_cores_or_a_longer_name_than_can_be_is_refused() {
     let mut monitor = fresh(3, 1);
-    let MonitorRequest::Boot { osd, fsid, addr, lost, blank, .. } = boot_with(0, 1, false, true) else {
+    let MonitorRequest::Boot { osd, fsid, addr, lost, blank, .. } = boot_with(0, 1, false, true)
+    else {
         unreachable!("it is a boot")
     };
     let epoch = monitor.map().epoch;

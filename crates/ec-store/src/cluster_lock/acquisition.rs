@@ -5,9 +5,10 @@
 //! | 1 | all servers at once, without waiting | all granted: held. Else what was granted is given back, then phase 2 |
 //! | 2 | one server after the other, in order, waiting | the last one granted: held |
 //!
-//! Contract: phase 2 begins with nothing held and goes by the same order in every client, so that clients cannot wait
-//! for each other in a circle. The next lock is asked for only when the last unlock was answered: servers that keep no
-//! order might else see the two the other way round. All servers answer; what a lost one means is not decided here.
+//! Contract: phase 2 begins with nothing held and goes by the same order in every client, so that
+//! clients cannot wait for each other in a circle. The next lock is asked for only when the last
+//! unlock was answered: servers that keep no order might else see the two the other way round. All
+//! servers answer; what a lost one means is not decided here.
 
 use protocol::{ShardIndex, ShardSet};
 use smallvec::SmallVec;
@@ -140,7 +141,11 @@ impl Acquisition {
     ///
     /// # Errors
     /// [`Unexpected`]; nothing has changed.
-    pub fn on_reply(&mut self, server: ShardIndex, is_granted: bool) -> Result<Requests, Unexpected> {
+    pub fn on_reply(
+        &mut self,
+        server: ShardIndex,
+        is_granted: bool,
+    ) -> Result<Requests, Unexpected> {
         let unexpected = Err(Unexpected { server });
         match self.phase {
             Phase::Broadcast { open, got } if open.contains(server) => {
@@ -152,7 +157,9 @@ impl Acquisition {
                 self.phase = Phase::Undo { open: open.without(server) };
                 Ok(if open.len() == 1 { self.ask_in_order(None) } else { Requests::new() })
             }
-            Phase::InOrder { asked } if asked == server && is_granted => Ok(self.ask_in_order(Some(asked))),
+            Phase::InOrder { asked } if asked == server && is_granted => {
+                Ok(self.ask_in_order(Some(asked)))
+            }
             Phase::Release { open } if open.contains(server) => {
                 let open = open.without(server);
                 self.phase = if open.is_empty() { Phase::Free } else { Phase::Release { open } };

@@ -1,8 +1,9 @@
 //! One client's operations on one file, each under the lock on all servers that its policy wants.
 //!
-//! Contract: operations start in the order in which they were submitted. A lock that another client wants is given back
-//! once those have ended that waited for it here when the wish was heard (GlusterFS lets the same ones through), and at
-//! least one, so that clients that want one file take turns and all get on.
+//! Contract: operations start in the order in which they were submitted. A lock that another client
+//! wants is given back once those have ended that waited for it here when the wish was heard
+//! (GlusterFS lets the same ones through), and at least one, so that clients that want one file
+//! take turns and all get on.
 
 use super::{Access, Acquisition, LockCounts, Request, Unexpected};
 use protocol::{ShardIndex, ShardSet};
@@ -15,15 +16,16 @@ use std::time::{Duration, Instant};
 pub enum Policy {
     /// An exclusive lock for every operation, reads too: section 2.3 of the thesis.
     EveryOperation,
-    /// GlusterFS's eager locking (`disperse.eager-lock`): an exclusive lock that is kept until another client wants it,
-    /// or nothing was done for so long (`disperse.eager-lock-timeout`). Under it reads run side by side, writes alone.
+    /// GlusterFS's eager locking (`disperse.eager-lock`): an exclusive lock that is kept until
+    /// another client wants it, or nothing was done for so long (`disperse.eager-lock-timeout`).
+    /// Under it reads run side by side, writes alone.
     Eager {
         /// How long it is kept without an operation.
         idle: Duration,
     },
-    /// A lock taken "only when opening the file", as the thesis proposes in section 2, and a lease in Trefoil: shared to
-    /// read, exclusive to write, kept until another client wants it. Operations under it do not wait for each other:
-    /// each server keeps their order.
+    /// A lock taken "only when opening the file", as the thesis proposes in section 2, and a lease
+    /// in Trefoil: shared to read, exclusive to write, kept until another client wants it.
+    /// Operations under it do not wait for each other: each server keeps their order.
     AtOpen,
 }
 
@@ -71,7 +73,8 @@ pub struct FileLock<T> {
     writers: usize,
     /// Operations started since the lock was taken.
     started: usize,
-    /// Somebody else wants it: so many of those that wait are let through. Before the lock is held, all that will wait.
+    /// Somebody else wants it: so many of those that wait are let through. Before the lock is held,
+    /// all that will wait.
     wanted: Option<usize>,
     idle_since: Option<Instant>,
 }
@@ -129,7 +132,8 @@ impl<T> FileLock<T> {
         Ok(actions)
     }
 
-    /// A server says that another client wants what is held here, or was when it said so: then it is given back for nothing.
+    /// A server says that another client wants what is held here, or was when it said so: then it
+    /// is given back for nothing.
     pub fn on_wanted(&mut self) -> Actions<T> {
         if self.lock.is_free() || self.lock.is_releasing() {
             return Actions::new();
@@ -156,7 +160,8 @@ impl<T> FileLock<T> {
     /// Gives a lock back that was kept for nothing, where the policy says so.
     pub fn expire(&mut self, now: Instant) -> Actions<T> {
         let Policy::Eager { idle } = self.policy else { return Actions::new() };
-        let is_old = self.idle_since.is_some_and(|since| now.saturating_duration_since(since) >= idle);
+        let is_old =
+            self.idle_since.is_some_and(|since| now.saturating_duration_since(since) >= idle);
         if self.lock.is_held() && self.is_idle() && self.waiting.is_empty() && is_old {
             return self.release();
         }
@@ -180,7 +185,9 @@ impl<T> FileLock<T> {
             let requests = self.lock.acquire();
             actions.extend(self.asks(&requests));
         }
-        while self.lock.is_held() && self.waiting.front().is_some_and(|(_, access)| self.may_start(*access)) {
+        while self.lock.is_held()
+            && self.waiting.front().is_some_and(|(_, access)| self.may_start(*access))
+        {
             if let Some((operation, access)) = self.waiting.pop_front() {
                 self.start(access);
                 actions.push(Action::Start(operation));
@@ -206,7 +213,8 @@ impl<T> FileLock<T> {
         match self.policy {
             Policy::EveryOperation => self.started == 0,
             Policy::Eager { .. } => {
-                let is_beside = self.writers == 0 && (access == Access::Shared || self.readers == 0);
+                let is_beside =
+                    self.writers == 0 && (access == Access::Shared || self.readers == 0);
                 is_let_through && is_beside
             }
             Policy::AtOpen => is_let_through && self.access.covers(access),

@@ -1,21 +1,27 @@
-//! The cluster lock: how GlusterFS keeps the shards of a file alike, as the baseline for per-core ordering.
+//! The cluster lock: how GlusterFS keeps the shards of a file alike, as the baseline for per-core
+//! ordering.
 //!
-//! After "Per-core file allocation method for eliminating the overhead of maintaining consistency between nodes in a
-//! distributed file system" (Woohyung Han, Seoul National University, 2017), "the thesis" in this module. A server that
-//! lets several threads carry out what it receives may mix two operations in another order than its neighbour does
-//! (Figure 2.3); so a client locks the file on every server first (section 2.3, Figure 2.4).
+//! After "Per-core file allocation method for eliminating the overhead of maintaining consistency
+//! between nodes in a distributed file system" (Woohyung Han, Seoul National University, 2017),
+//! "the thesis" in this module. A server that lets several threads carry out what it receives may
+//! mix two operations in another order than its neighbour does (Figure 2.3); so a client locks the
+//! file on every server first (section 2.3, Figure 2.4).
 //!
-//! Contract: no I/O, no clock, no threads; time and messages come as parameters, and what is to be sent is returned.
+//! Contract: no I/O, no clock, no threads; time and messages come as parameters, and what is to be
+//! sent is returned.
 //!
-//! * [`LockTable`]: a server's locks. Tries that are refused at once, waits that are served in turn, and everything of
-//!   a client that is gone.
-//! * [`Acquisition`]: one client on its way to a lock on all servers, in the two phases of Figure 2.4.
-//! * [`FileLock`]: one client's operations on one file under such locks, by [`Policy`]: locked for each operation, kept
-//!   for a while (GlusterFS's eager locking), or taken when the file is opened, as in the thesis's own design.
+//! * [`LockTable`]: a server's locks. Tries that are refused at once, waits that are served in
+//!   turn, and everything of a client that is gone.
+//! * [`Acquisition`]: one client on its way to a lock on all servers, in the two phases of Figure
+//!   2.4.
+//! * [`FileLock`]: one client's operations on one file under such locks, by [`Policy`]: locked for
+//!   each operation, kept for a while (GlusterFS's eager locking), or taken when the file is
+//!   opened, as in the thesis's own design.
 //!
-//! Trefoil's storage daemons use none of this: [`crate::pg`] orders writes instead. `cargo xtask bench consistency`
-//! measures both. What GlusterFS does besides, reading and updating a version and a size in extended attributes with the
-//! lock, is not here, so that what is measured is the lock alone.
+//! Trefoil's storage daemons use none of this: [`crate::pg`] orders writes instead. `cargo xtask
+//! bench consistency` measures both. What GlusterFS does besides, reading and updating a version
+//! and a size in extended attributes with the lock, is not here, so that what is measured is the
+//! lock alone.
 
 mod acquisition;
 mod file;

@@ -1,8 +1,9 @@
 //! A server's locks: who holds what, and who waits for it.
 //!
-//! Contract: a lock is granted when it conflicts with none that is held and with none that waits before it, so that no
-//! waiter is overtaken for ever (GlusterFS's `inodelk` does the same). Only clients that have joined are served: what a
-//! client sent before it left may arrive after, and takes nothing. Memory follows the locks held and waited for.
+//! Contract: a lock is granted when it conflicts with none that is held and with none that waits
+//! before it, so that no waiter is overtaken for ever (GlusterFS's `inodelk` does the same). Only
+//! clients that have joined are served: what a client sent before it left may arrive after, and
+//! takes nothing. Memory follows the locks held and waited for.
 
 use super::{Lock, LockOwner};
 use protocol::{Gfid, SessionId};
@@ -77,7 +78,8 @@ impl<T> LockTable<T> {
         self.clients.entry(client).or_default();
     }
 
-    /// A client is gone: everything it held or waited for is let go. Who has what it waited for now.
+    /// A client is gone: everything it held or waited for is let go. Who has what it waited for
+    /// now.
     pub fn leave(&mut self, client: SessionId) -> Vec<Grant<T>> {
         let mut grants = Vec::new();
         for file in self.clients.remove(&client).unwrap_or_default() {
@@ -109,7 +111,9 @@ impl<T> LockTable<T> {
 
     /// Takes a lock, or waits for its turn: phase 2 of Figure 2.4.
     pub fn lock(&mut self, lock: Lock, token: T) -> Waited<T> {
-        let Some(files) = self.clients.get_mut(&lock.owner.client) else { return Waited::NoClient(token) };
+        let Some(files) = self.clients.get_mut(&lock.owner.client) else {
+            return Waited::NoClient(token);
+        };
         files.insert(lock.file);
         let locks = self.files.entry(lock.file).or_default();
         if locks.is_taken(&lock) {
@@ -157,13 +161,16 @@ impl<T> LockTable<T> {
         }
     }
 
-    /// Panics if two conflicting locks are held, somebody waits for nothing, or a client's files are not those of its
-    /// locks.
+    /// Panics if two conflicting locks are held, somebody waits for nothing, or a client's files
+    /// are not those of its locks.
     #[cfg(test)]
     pub(super) fn check_invariants(&self) {
         for (file, locks) in &self.files {
             for (at, held) in locks.held.iter().enumerate() {
-                assert!(!locks.held[..at].iter().any(|other| other.conflicts(held)), "{held:?} is held beside another");
+                assert!(
+                    !locks.held[..at].iter().any(|other| other.conflicts(held)),
+                    "{held:?} is held beside another"
+                );
             }
             for (at, (lock, _)) in locks.waiting.iter().enumerate() {
                 let before = locks.waiting.iter().take(at).map(|(lock, _)| lock);
@@ -172,14 +179,24 @@ impl<T> LockTable<T> {
                     "{lock:?} waits for nothing"
                 );
             }
-            assert!(!locks.held.is_empty() || !locks.waiting.is_empty(), "{file} is kept for nothing");
+            assert!(
+                !locks.held.is_empty() || !locks.waiting.is_empty(),
+                "{file} is kept for nothing"
+            );
             let all = locks.held.iter().chain(locks.waiting.iter().map(|(lock, _)| lock));
             all.for_each(|lock| {
-                assert!(self.clients[&lock.owner.client].contains(file), "{lock:?} would be left over")
+                assert!(
+                    self.clients[&lock.owner.client].contains(file),
+                    "{lock:?} would be left over"
+                )
             });
         }
         for (client, files) in &self.clients {
-            assert!(files.iter().all(|file| self.files.get(file).is_some_and(|locks| locks.names(*client))));
+            assert!(
+                files
+                    .iter()
+                    .all(|file| self.files.get(file).is_some_and(|locks| locks.names(*client)))
+            );
         }
     }
 }
@@ -193,7 +210,10 @@ impl<T> Default for FileLocks<T> {
 impl<T> FileLocks<T> {
     /// Does somebody hold it, or wait for it before?
     fn is_taken(&self, lock: &Lock) -> bool {
-        self.held.iter().chain(self.waiting.iter().map(|(lock, _)| lock)).any(|other| other.conflicts(lock))
+        self.held
+            .iter()
+            .chain(self.waiting.iter().map(|(lock, _)| lock))
+            .any(|other| other.conflicts(lock))
     }
 
     fn holders(&self, lock: &Lock) -> Holders {
@@ -210,7 +230,8 @@ impl<T> FileLocks<T> {
         let mut at = 0;
         while at < self.waiting.len() {
             let lock = self.waiting[at].0;
-            let mut before = self.held.iter().chain(self.waiting.iter().take(at).map(|(lock, _)| lock));
+            let mut before =
+                self.held.iter().chain(self.waiting.iter().take(at).map(|(lock, _)| lock));
             if before.any(|other| other.conflicts(&lock)) {
                 at += 1;
                 continue;
@@ -224,6 +245,9 @@ impl<T> FileLocks<T> {
     }
 
     fn names(&self, client: SessionId) -> bool {
-        self.held.iter().chain(self.waiting.iter().map(|(lock, _)| lock)).any(|lock| lock.owner.client == client)
+        self.held
+            .iter()
+            .chain(self.waiting.iter().map(|(lock, _)| lock))
+            .any(|lock| lock.owner.client == client)
     }
 }

@@ -1,4 +1,5 @@
-//! Single steps of each machine, and clients and servers together over a network that keeps no order.
+//! Single steps of each machine, and clients and servers together over a network that keeps no
+//! order.
 
 use super::*;
 use fastrand::Rng;
@@ -29,11 +30,26 @@ fn tries_are_refused_where_ranges_and_access_conflict() {
     let mut table = table::<u64>(3);
     assert_eq!(table.try_lock(lock(0, 0, 10, Access::Exclusive)), Ok(()));
     assert_eq!(table.try_lock(lock(1, 10, 20, Access::Shared)), Ok(()));
-    assert_eq!(table.try_lock(lock(2, 10, 20, Access::Shared)), Ok(()), "shared locks are held together");
-    assert_eq!(table.try_lock(lock(0, 0, 5, Access::Exclusive)), Ok(()), "an owner does not conflict with itself");
+    assert_eq!(
+        table.try_lock(lock(2, 10, 20, Access::Shared)),
+        Ok(()),
+        "shared locks are held together"
+    );
+    assert_eq!(
+        table.try_lock(lock(0, 0, 5, Access::Exclusive)),
+        Ok(()),
+        "an owner does not conflict with itself"
+    );
     let refused = table.try_lock(lock(2, 9, 11, Access::Exclusive));
-    assert_eq!(refused, Err(Refused::Taken([owner(0), owner(1)].into_iter().collect())), "each holder once");
-    assert_eq!(table.try_lock(lock(9, 30, 40, Access::Shared)), Err(Refused::NoClient(SessionId::new(9))));
+    assert_eq!(
+        refused,
+        Err(Refused::Taken([owner(0), owner(1)].into_iter().collect())),
+        "each holder once"
+    );
+    assert_eq!(
+        table.try_lock(lock(9, 30, 40, Access::Shared)),
+        Err(Refused::NoClient(SessionId::new(9)))
+    );
     table.check_invariants();
     let whole = Lock { range: LockRange::WHOLE, ..lock(2, 0, 1, Access::Exclusive) };
     assert!(matches!(table.try_lock(whole), Err(Refused::Taken(_))));
@@ -44,16 +60,25 @@ fn tries_are_refused_where_ranges_and_access_conflict() {
 fn waiters_are_served_in_turn_and_not_overtaken() {
     let mut table = table::<u64>(4);
     assert_eq!(table.lock(lock(0, 0, 10, Access::Shared), 0), Waited::Granted(0));
-    assert_eq!(table.lock(lock(1, 0, 10, Access::Exclusive), 1), Waited::Queued([owner(0)].into_iter().collect()));
-    assert!(matches!(table.try_lock(lock(2, 0, 10, Access::Shared)), Err(Refused::Taken(_))), "must not overtake");
-    assert!(matches!(table.lock(lock(2, 0, 10, Access::Shared), 2), Waited::Queued(holders) if holders.is_empty()));
+    assert_eq!(
+        table.lock(lock(1, 0, 10, Access::Exclusive), 1),
+        Waited::Queued([owner(0)].into_iter().collect())
+    );
+    assert!(
+        matches!(table.try_lock(lock(2, 0, 10, Access::Shared)), Err(Refused::Taken(_))),
+        "must not overtake"
+    );
+    assert!(
+        matches!(table.lock(lock(2, 0, 10, Access::Shared), 2), Waited::Queued(holders) if holders.is_empty())
+    );
     assert!(matches!(table.lock(lock(3, 5, 15, Access::Shared), 3), Waited::Queued(_)));
     table.check_invariants();
     assert_eq!(table.unlock(lock(1, 0, 10, Access::Exclusive)), Err(NotHeld), "it only waits");
     let grants = table.unlock(lock(0, 0, 10, Access::Shared)).expect("held");
     assert_eq!((grants.len(), grants[0].token, grants[0].is_contended), (1, 1, true));
     let grants = table.unlock(lock(1, 0, 10, Access::Exclusive)).expect("held");
-    let got: Vec<(u64, bool)> = grants.iter().map(|grant| (grant.token, grant.is_contended)).collect();
+    let got: Vec<(u64, bool)> =
+        grants.iter().map(|grant| (grant.token, grant.is_contended)).collect();
     assert_eq!(got, [(2, false), (3, false)], "shared locks are granted together");
     table.check_invariants();
 }
@@ -87,20 +112,29 @@ fn a_refusal_anywhere_leads_to_phase_two() {
     let mut lock = Acquisition::new(ShardSet::first(SERVERS));
     assert_eq!(asked(&lock.acquire()), [(0, Ask::TryLock), (1, Ask::TryLock), (2, Ask::TryLock)]);
     assert_eq!(lock.on_reply(shard(2), true), Ok(Requests::new()));
-    assert_eq!(lock.on_reply(shard(2), true), Err(Unexpected { server: shard(2) }), "it has answered");
+    assert_eq!(
+        lock.on_reply(shard(2), true),
+        Err(Unexpected { server: shard(2) }),
+        "it has answered"
+    );
     assert_eq!(lock.on_reply(shard(0), false), Ok(Requests::new()));
     let undo = lock.on_reply(shard(1), true).expect("asked");
     assert_eq!(asked(&undo), [(1, Ask::Unlock), (2, Ask::Unlock)]);
     assert_eq!(lock.on_reply(shard(1), true), Ok(Requests::new()));
     assert_eq!(asked(&lock.on_reply(shard(2), true).expect("asked")), [(0, Ask::Lock)]);
-    assert_eq!(lock.on_reply(shard(0), false), Err(Unexpected { server: shard(0) }), "a wait is not refused");
+    assert_eq!(
+        lock.on_reply(shard(0), false),
+        Err(Unexpected { server: shard(0) }),
+        "a wait is not refused"
+    );
     assert_eq!(asked(&lock.on_reply(shard(0), true).expect("asked")), [(1, Ask::Lock)]);
     assert_eq!(asked(&lock.on_reply(shard(1), true).expect("asked")), [(2, Ask::Lock)]);
     assert!(!lock.is_held());
     assert_eq!(lock.on_reply(shard(2), true), Ok(Requests::new()));
     assert!(lock.is_held());
     assert_eq!(lock.release().len(), 3);
-    (0..SERVERS).for_each(|server| assert_eq!(lock.on_reply(shard(server), true), Ok(Requests::new())));
+    (0..SERVERS)
+        .for_each(|server| assert_eq!(lock.on_reply(shard(server), true), Ok(Requests::new())));
     assert!(lock.is_free());
     let counts = LockCounts { acquisitions: 1, fallbacks: 1, round_trips: 6, requests: 11 };
     assert_eq!(lock.counts(), counts);
@@ -145,9 +179,15 @@ fn each_policy_keeps_the_lock_for_as_long_as_it_says() {
         (file, started_beside)
     };
     let (file, beside) = run(Policy::EveryOperation);
-    assert_eq!((file.counts().acquisitions, file.counts().round_trips, beside, file.is_free()), (2, 4, 1, true));
+    assert_eq!(
+        (file.counts().acquisitions, file.counts().round_trips, beside, file.is_free()),
+        (2, 4, 1, true)
+    );
     let (mut file, beside) = run(Policy::Eager { idle: IDLE });
-    assert_eq!((file.counts().acquisitions, file.counts().round_trips, beside, file.is_free()), (1, 1, 2, false));
+    assert_eq!(
+        (file.counts().acquisitions, file.counts().round_trips, beside, file.is_free()),
+        (1, 1, 2, false)
+    );
     assert!(file.expire(now).is_empty());
     let actions = file.expire(now + IDLE);
     grant_all(&mut file, actions);
@@ -156,7 +196,11 @@ fn each_policy_keeps_the_lock_for_as_long_as_it_says() {
     assert_eq!((file.counts().acquisitions, beside), (1, 2));
     assert!(file.expire(now + IDLE).is_empty());
     let actions = file.submit(2, Access::Exclusive);
-    assert_eq!(grant_all(&mut file, actions), [2], "a shared lock is given back for an exclusive one");
+    assert_eq!(
+        grant_all(&mut file, actions),
+        [2],
+        "a shared lock is given back for an exclusive one"
+    );
     assert_eq!(file.counts().round_trips, 3);
     assert!(file.on_wanted().is_empty(), "not before the write has ended");
     let actions = file.finish(Access::Exclusive, now);
@@ -218,7 +262,12 @@ impl World {
         let mut client = || Client {
             files: (0..files).map(|_| FileLock::new(policy, ShardSet::first(SERVERS))).collect(),
             left: (0..operations)
-                .map(|_| (rng.usize(..files), if rng.bool() { Access::Shared } else { Access::Exclusive }))
+                .map(|_| {
+                    (
+                        rng.usize(..files),
+                        if rng.bool() { Access::Shared } else { Access::Exclusive },
+                    )
+                })
                 .collect(),
             running: Vec::new(),
             open: 0,
@@ -229,13 +278,17 @@ impl World {
         World { rng, policy, clients, servers, network: Vec::new(), done: 0, now: Instant::now() }
     }
 
-    /// One step, drawn at random: a submission, the end of an operation, or a delivery. `false` if nothing can happen.
+    /// One step, drawn at random: a submission, the end of an operation, or a delivery. `false` if
+    /// nothing can happen.
     fn step(&mut self) -> bool {
         let alive = |client: &&usize| !self.clients[**client].is_dead;
         let all: Vec<usize> = (0..self.clients.len()).collect();
-        let submits = all.iter().filter(alive).filter(|client| !self.clients[**client].left.is_empty());
-        let ends = all.iter().filter(alive).filter(|client| !self.clients[**client].running.is_empty());
-        let (submits, ends): (Vec<usize>, Vec<usize>) = (submits.copied().collect(), ends.copied().collect());
+        let submits =
+            all.iter().filter(alive).filter(|client| !self.clients[**client].left.is_empty());
+        let ends =
+            all.iter().filter(alive).filter(|client| !self.clients[**client].running.is_empty());
+        let (submits, ends): (Vec<usize>, Vec<usize>) =
+            (submits.copied().collect(), ends.copied().collect());
         let choices = submits.len() + ends.len() + self.network.len();
         if choices == 0 {
             return false;
@@ -271,7 +324,9 @@ impl World {
     fn act(&mut self, client: usize, file: usize, actions: Actions<Access>) {
         for action in actions {
             match action {
-                Action::Ask(request, access) => self.network.push(Message::Ask { from: client, file, request, access }),
+                Action::Ask(request, access) => {
+                    self.network.push(Message::Ask { from: client, file, request, access })
+                }
                 Action::Start(access) => self.clients[client].running.push((file, access)),
             }
         }
@@ -291,7 +346,8 @@ impl World {
         match message {
             Message::Ask { from, file, request, access } => self.serve(from, file, request, access),
             Message::Gone { client, server } => {
-                let grants = self.servers[usize::from(server.get())].leave(SessionId::new(client as u64));
+                let grants =
+                    self.servers[usize::from(server.get())].leave(SessionId::new(client as u64));
                 self.tell(server, grants);
             }
             Message::Reply { to, .. } | Message::Wanted { to, .. } if self.clients[to].is_dead => {}
@@ -311,8 +367,12 @@ impl World {
         let range = LockRange::WHOLE;
         let lock = Lock { owner: owner(from as u64), file: Gfid::new(file as u128), range, access };
         let table = &mut self.servers[usize::from(server.get())];
-        let reply =
-            |is_granted| Message::Reply { to: from, file, server, reply: Reply { is_granted, is_contended: false } };
+        let reply = |is_granted| Message::Reply {
+            to: from,
+            file,
+            server,
+            reply: Reply { is_granted, is_contended: false },
+        };
         let (answer, holders, grants) = match ask {
             Ask::TryLock => match table.try_lock(lock) {
                 Ok(()) => (Some(reply(true)), Holders::new(), Vec::new()),
@@ -324,34 +384,47 @@ impl World {
                 Waited::Queued(holders) => (None, holders, Vec::new()),
                 Waited::NoClient(_) => (None, Holders::new(), Vec::new()),
             },
-            Ask::Unlock => (Some(reply(true)), Holders::new(), table.unlock(lock).unwrap_or_default()),
+            Ask::Unlock => {
+                (Some(reply(true)), Holders::new(), table.unlock(lock).unwrap_or_default())
+            }
         };
         table.check_invariants();
         self.network.extend(answer);
-        self.network.extend(holders.iter().map(|h| Message::Wanted { to: h.client.get() as usize, file }));
+        self.network
+            .extend(holders.iter().map(|h| Message::Wanted { to: h.client.get() as usize, file }));
         self.tell(server, grants);
     }
 
     fn tell(&mut self, server: ShardIndex, grants: Vec<Grant<usize>>) {
         for Grant { lock, is_contended, token } in grants {
             let reply = Reply { is_granted: true, is_contended };
-            self.network.push(Message::Reply { to: token, file: lock.file.get() as usize, server, reply });
+            self.network.push(Message::Reply {
+                to: token,
+                file: lock.file.get() as usize,
+                server,
+                reply,
+            });
         }
     }
 
-    /// Nobody writes a file that another client has an operation on; in one client, as the policy says.
+    /// Nobody writes a file that another client has an operation on; in one client, as the policy
+    /// says.
     fn check(&self) {
         for (at, client) in self.clients.iter().enumerate() {
             for (file, access) in &client.running {
                 let others = self.clients.iter().enumerate().filter(|(other, _)| *other != at);
-                let beside = others.flat_map(|(_, other)| &other.running).filter(|(other, _)| other == file);
+                let beside =
+                    others.flat_map(|(_, other)| &other.running).filter(|(other, _)| other == file);
                 let is_alone = beside.clone().count() == 0;
-                let is_shared = *access == Access::Shared && beside.clone().all(|(_, other)| *other == Access::Shared);
+                let is_shared = *access == Access::Shared
+                    && beside.clone().all(|(_, other)| *other == Access::Shared);
                 assert!(is_alone || is_shared, "two clients are at file {file}");
                 let own = client.running.iter().filter(|(other, _)| other == file).count();
                 match self.policy {
                     Policy::EveryOperation => assert!(is_alone && own == 1),
-                    Policy::Eager { .. } => assert!(is_alone && (own == 1 || *access == Access::Shared)),
+                    Policy::Eager { .. } => {
+                        assert!(is_alone && (own == 1 || *access == Access::Shared))
+                    }
                     Policy::AtOpen => {}
                 }
             }
@@ -384,7 +457,11 @@ impl World {
 }
 
 fn policies() -> impl Strategy<Value = Policy> {
-    prop_oneof![Just(Policy::EveryOperation), Just(Policy::Eager { idle: IDLE }), Just(Policy::AtOpen)]
+    prop_oneof![
+        Just(Policy::EveryOperation),
+        Just(Policy::Eager { idle: IDLE }),
+        Just(Policy::AtOpen)
+    ]
 }
 
 /// Guards the properties below against worlds in which nobody meets anybody.
@@ -395,7 +472,8 @@ fn clients_of_one_file_do_meet() {
         for seed in 0..20 {
             let mut world = World::new(seed, policy, 3, 1, 6);
             world.settle();
-            fallbacks += world.clients.iter().map(|client| client.files[0].counts().fallbacks).sum::<u64>();
+            fallbacks +=
+                world.clients.iter().map(|client| client.files[0].counts().fallbacks).sum::<u64>();
         }
         assert!(fallbacks >= 20, "{policy:?}: only {fallbacks} locks were refused at first");
     }

@@ -1,8 +1,8 @@
 //! Arithmetic in GF(2^8) with the polynomial 0x11d, and the coding matrices built from it.
 //!
-//! Contract: pure tables and functions. The encoding matrix is that of `reed-solomon-erasure`: a Vandermonde matrix
-//! multiplied by the inverse of its top square, so that the top is the identity and the code systematic. It is part of
-//! the on-disk format and must never change.
+//! Contract: pure tables and functions. The encoding matrix is that of `reed-solomon-erasure`: a
+//! Vandermonde matrix multiplied by the inverse of its top square, so that the top is the identity
+//! and the code systematic. It is part of the on-disk format and must never change.
 
 use super::SHARDS_MAX;
 
@@ -57,7 +57,8 @@ fn power(a: u8, n: usize) -> u8 {
     (0..n).fold(1, |product, _| mul(product, a))
 }
 
-/// For each coefficient the products with the 16 low and the 16 high nibbles: what a byte shuffle looks up.
+/// For each coefficient the products with the 16 low and the 16 high nibbles: what a byte shuffle
+/// looks up.
 pub(super) static NIBBLES: [[u8; 32]; 256] = {
     let mut tables = [[0; 32]; 256];
     let mut c = 0;
@@ -98,7 +99,8 @@ pub(super) fn multiply_row(row: &Row, matrix: &Matrix, k: usize) -> Row {
     product
 }
 
-/// The inverse of the top-left k x k square by Gauss-Jordan elimination, or `None` if it is singular.
+/// The inverse of the top-left k x k square by Gauss-Jordan elimination, or `None` if it is
+/// singular.
 pub(super) fn invert(matrix: &Matrix, k: usize) -> Option<Matrix> {
     let mut left = *matrix;
     let mut right = [[0; SHARDS_MAX]; SHARDS_MAX];
@@ -138,7 +140,10 @@ mod tests {
             assert_eq!(mul(a, 0), 0);
             for b in 0..=255u8 {
                 assert_eq!(mul(a, b), mul(b, a));
-                let [low, high] = [NIBBLES[a as usize][(b & 15) as usize], NIBBLES[a as usize][16 + (b >> 4) as usize]];
+                let [low, high] = [
+                    NIBBLES[a as usize][(b & 15) as usize],
+                    NIBBLES[a as usize][16 + (b >> 4) as usize],
+                ];
                 assert_eq!(mul(a, b), low ^ high);
             }
         }

@@ -1,15 +1,17 @@
 //! Kernels that combine byte slices linearly over GF(2^8): `out = sum of row[j] * inputs[j]`.
 //!
-//! Contract: every kernel gives the same bytes. A kernel runs only on a CPU that has its instructions:
-//! [`Kernel::is_supported`] says so, and the codec refuses any other.
+//! Contract: every kernel gives the same bytes. A kernel runs only on a CPU that has its
+//! instructions: [`Kernel::is_supported`] says so, and the codec refuses any other.
 
 use super::gf::{self, Row};
 use std::fmt;
 
-/// How coding is computed. All give the same bytes; they differ in speed and in what the CPU must offer.
+/// How coding is computed. All give the same bytes; they differ in speed and in what the CPU must
+/// offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Kernel {
-    /// The `reed-solomon-erasure` crate, byte by byte through tables: what the others are compared with.
+    /// The `reed-solomon-erasure` crate, byte by byte through tables: what the others are compared
+    /// with.
     Reference,
     /// Doubling and adding in 64-bit words; the compiler vectorises it for the target.
     Portable,
@@ -25,7 +27,10 @@ impl Kernel {
 
     /// The fastest kernel this CPU can run.
     pub fn detect() -> Self {
-        [Kernel::Avx2, Kernel::Ssse3].into_iter().find(|kernel| kernel.is_supported()).unwrap_or(Kernel::Portable)
+        [Kernel::Avx2, Kernel::Ssse3]
+            .into_iter()
+            .find(|kernel| kernel.is_supported())
+            .unwrap_or(Kernel::Portable)
     }
 
     /// Can this CPU run the kernel?
@@ -58,7 +63,8 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// Writes `sum of row[j] * inputs[j]` to `out`. All slices have one length, and the CPU supports the kernel.
+/// Writes `sum of row[j] * inputs[j]` to `out`. All slices have one length, and the CPU supports
+/// the kernel.
 pub(super) fn combine(kernel: Kernel, row: &Row, inputs: &[&[u8]], out: &mut [u8]) {
     assert!(inputs.iter().all(|input| input.len() == out.len()), "slices of one length");
     debug_assert!(kernel.is_supported());
@@ -72,12 +78,14 @@ pub(super) fn combine(kernel: Kernel, row: &Row, inputs: &[&[u8]], out: &mut [u8
         Kernel::Portable => portable(row, inputs, out),
         #[cfg(target_arch = "x86_64")]
         Kernel::Ssse3 => {
-            // SAFETY: the codec's constructor checked that the CPU has SSSE3; all slices have one length.
+            // SAFETY: the codec's constructor checked that the CPU has SSSE3; all slices have one
+            // length.
             unsafe { x86::combine_ssse3(row, inputs, out) }
         }
         #[cfg(target_arch = "x86_64")]
         Kernel::Avx2 => {
-            // SAFETY: the codec's constructor checked that the CPU has AVX2; all slices have one length.
+            // SAFETY: the codec's constructor checked that the CPU has AVX2; all slices have one
+            // length.
             unsafe { x86::combine_avx2(row, inputs, out) }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -88,12 +96,13 @@ pub(super) fn combine(kernel: Kernel, row: &Row, inputs: &[&[u8]], out: &mut [u8
     }
 }
 
-/// Words a portable step works on at once: two cache lines' worth gives the vectoriser independent chains.
+/// Words a portable step works on at once: two cache lines' worth gives the vectoriser independent
+/// chains.
 const LANES: usize = 8;
 const STEP: usize = LANES * 8;
 
-/// Horner's scheme over the bits of the coefficients: double the sum, add the inputs whose coefficient has the bit.
-/// Returns how many bytes were done.
+/// Horner's scheme over the bits of the coefficients: double the sum, add the inputs whose
+/// coefficient has the bit. Returns how many bytes were done.
 fn portable(row: &Row, inputs: &[&[u8]], out: &mut [u8]) -> usize {
     let all = inputs.iter().zip(row).fold(0, |bits, (_, &c)| bits | c);
     let top = 8 - all.leading_zeros();
@@ -103,7 +112,8 @@ fn portable(row: &Row, inputs: &[&[u8]], out: &mut [u8]) -> usize {
         for bit in (0..top).rev() {
             for word in &mut sum {
                 let carry = (*word >> 7) & 0x0101_0101_0101_0101;
-                *word = ((*word & 0x7f7f_7f7f_7f7f_7f7f) << 1) ^ carry.wrapping_mul(u64::from(gf::POLYNOMIAL));
+                *word = ((*word & 0x7f7f_7f7f_7f7f_7f7f) << 1)
+                    ^ carry.wrapping_mul(u64::from(gf::POLYNOMIAL));
             }
             for (input, _) in inputs.iter().zip(row).filter(|(_, c)| **c >> bit & 1 == 1) {
                 for (word, bytes) in sum.iter_mut().zip(input[at..at + STEP].as_chunks::<8>().0) {
@@ -159,7 +169,8 @@ mod x86 {
     /// The CPU has AVX2, and every input is as long as `out`.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn combine_avx2(row: &Row, inputs: &[&[u8]], out: &mut [u8]) -> usize {
-        // Two vectors a turn amortise the table loads; what is left over is done one vector at a time.
+        // Two vectors a turn amortise the table loads; what is left over is done one vector at a
+        // time.
         let wide = out.len() / 64 * 64;
         let done = out.len() / 32 * 32;
         for at in (0..wide).step_by(64) {
@@ -193,7 +204,8 @@ mod x86 {
                 // SAFETY: the caller keeps `at + N * 32` within the input.
                 let x = unsafe { _mm256_loadu_si256(input.as_ptr().add(at + i * 32).cast()) };
                 let low = _mm256_shuffle_epi8(low, _mm256_and_si256(x, mask));
-                let high = _mm256_shuffle_epi8(high, _mm256_and_si256(_mm256_srli_epi64::<4>(x), mask));
+                let high =
+                    _mm256_shuffle_epi8(high, _mm256_and_si256(_mm256_srli_epi64::<4>(x), mask));
                 *sum = _mm256_xor_si256(*sum, _mm256_xor_si256(low, high));
             }
         }

@@ -1,9 +1,10 @@
 //! Reed-Solomon coding: k data shards, m parity shards, any k of them give all.
 //!
-//! Contract: pure functions over byte slices, no I/O and no threads. The code is systematic (data shards hold the user's
-//! bytes) and its matrix is that of `reed-solomon-erasure`, part of the on-disk format: for 2+1 the parity is
-//! `3*d0 + 2*d1` over GF(2^8) with polynomial 0x11d. With k = 1 every shard is a byte copy. Every [`Kernel`] gives the
-//! same bytes; tests hold them to the reference for every loss pattern.
+//! Contract: pure functions over byte slices, no I/O and no threads. The code is systematic (data
+//! shards hold the user's bytes) and its matrix is that of `reed-solomon-erasure`, part of the
+//! on-disk format: for 2+1 the parity is `3*d0 + 2*d1` over GF(2^8) with polynomial 0x11d. With k =
+//! 1 every shard is a byte copy. Every [`Kernel`] gives the same bytes; tests hold them to the
+//! reference for every loss pattern.
 
 mod gf;
 #[expect(unsafe_code, reason = "vector instructions")]
@@ -23,7 +24,8 @@ use std::sync::Arc;
 /// The most shards of a profile, data and parity together.
 pub const SHARDS_MAX: usize = 16;
 
-/// Combining works block by block, so that k inputs stay in the first-level cache while m outputs are made from them.
+/// Combining works block by block, so that k inputs stay in the first-level cache while m outputs
+/// are made from them.
 const BLOCK_BYTES: usize = 8 << 10;
 
 /// Why shards could not be coded.
@@ -75,19 +77,23 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// If the numbers or lengths of the slices are not those of the code: a mistake of the caller.
     fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]);
 
-    /// Computes the wanted shards, data or parity, from any k of the others, given in any order; more than k given are
-    /// ignored.
+    /// Computes the wanted shards, data or parity, from any k of the others, given in any order;
+    /// more than k given are ignored.
     ///
     /// # Errors
-    /// Fewer than k distinct shards, a shard number outside the code, or slices of different lengths. The wanted slices
-    /// are then untouched.
-    fn reconstruct(&self, have: &[(ShardIndex, &[u8])], want: &mut [(ShardIndex, &mut [u8])])
-    -> Result<(), CodecError>;
+    /// Fewer than k distinct shards, a shard number outside the code, or slices of different
+    /// lengths. The wanted slices are then untouched.
+    fn reconstruct(
+        &self,
+        have: &[(ShardIndex, &[u8])],
+        want: &mut [(ShardIndex, &mut [u8])],
+    ) -> Result<(), CodecError>;
 }
 
 /// The code of a profile with the fastest kernel of this CPU.
 pub fn for_profile(profile: Profile) -> Arc<dyn Codec> {
-    new(profile.k() as usize, profile.m() as usize, Kernel::detect()).expect("a profile's k and m are checked")
+    new(profile.k() as usize, profile.m() as usize, Kernel::detect())
+        .expect("a profile's k and m are checked")
 }
 
 /// A code with a chosen kernel.
@@ -150,25 +156,36 @@ impl Codec for KernelCodec {
         for (row, (shard, _)) in given.iter_mut().zip(have) {
             *row = self.matrix[shard.get() as usize];
         }
-        let decode = gf::invert(&given, self.k).expect("any k rows of the encoding matrix are independent");
+        let decode =
+            gf::invert(&given, self.k).expect("any k rows of the encoding matrix are independent");
         let rows: SmallVec<[Row; 4]> = want
             .iter()
             .map(|(shard, _)| gf::multiply_row(&self.matrix[shard.get() as usize], &decode, self.k))
             .collect();
         let inputs: SmallVec<[&[u8]; SHARDS_MAX]> = have.iter().map(|(_, bytes)| *bytes).collect();
-        self.combine(&inputs, length, want.iter_mut().zip(&rows).map(|((_, out), row)| (row, &mut **out)));
+        self.combine(
+            &inputs,
+            length,
+            want.iter_mut().zip(&rows).map(|((_, out), row)| (row, &mut **out)),
+        );
         Ok(())
     }
 }
 
 impl KernelCodec {
     /// Makes every output from the inputs, block by block.
-    fn combine<'a>(&self, inputs: &[&[u8]], length: usize, outputs: impl Iterator<Item = (&'a Row, &'a mut [u8])>) {
+    fn combine<'a>(
+        &self,
+        inputs: &[&[u8]],
+        length: usize,
+        outputs: impl Iterator<Item = (&'a Row, &'a mut [u8])>,
+    ) {
         let mut outputs: SmallVec<[(&Row, &mut [u8]); 4]> = outputs.collect();
         let block_bytes = if outputs.len() == 1 { length.max(1) } else { BLOCK_BYTES };
         for start in (0..length).step_by(block_bytes) {
             let end = length.min(start + block_bytes);
-            let block: SmallVec<[&[u8]; SHARDS_MAX]> = inputs.iter().map(|input| &input[start..end]).collect();
+            let block: SmallVec<[&[u8]; SHARDS_MAX]> =
+                inputs.iter().map(|input| &input[start..end]).collect();
             for (row, out) in &mut outputs {
                 kernel::combine(self.kernel, row, &block, &mut out[start..end]);
             }
@@ -255,7 +272,8 @@ fn check_reconstruct(
     }
     let have = &have[..k];
     let expected = have[0].1.len();
-    let lengths = have.iter().map(|(_, bytes)| bytes.len()).chain(want.iter().map(|(_, bytes)| bytes.len()));
+    let lengths =
+        have.iter().map(|(_, bytes)| bytes.len()).chain(want.iter().map(|(_, bytes)| bytes.len()));
     if let Some(found) = lengths.into_iter().find(|&length| length != expected) {
         return Err(CodecError::Length { expected, found });
     }

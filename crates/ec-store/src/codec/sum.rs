@@ -1,22 +1,25 @@
 //! Checksums that commute with the code: the parity of shards' sums is the sum of their parity.
 //!
-//! Contract: pure. A [`LinearSum`] maps each unit of [`SUM_UNIT_BYTES`] to [`SUM_BYTES`] bytes, each byte a linear form
-//! over GF(2^8) of the unit's bytes. Reed-Solomon is linear over the same field, position by position, so encoding or
-//! reconstructing sums gives the sums of what encoding or reconstructing the bytes would give: shards are compared by
-//! exchanging 8 bytes for every 4,096. (Linear, homomorphic fingerprints of erasure-coded data: Hendricks, Ganger, Reiter,
+//! Contract: pure. A [`LinearSum`] maps each unit of [`SUM_UNIT_BYTES`] to [`SUM_BYTES`] bytes,
+//! each byte a linear form over GF(2^8) of the unit's bytes. Reed-Solomon is linear over the same
+//! field, position by position, so encoding or reconstructing sums gives the sums of what encoding
+//! or reconstructing the bytes would give: shards are compared by exchanging 8 bytes for every
+//! 4,096. (Linear, homomorphic fingerprints of erasure-coded data: Hendricks, Ganger, Reiter,
 //! "Verifying distributed erasure-coded data", PODC 2007.)
 //!
-//! **How sure.** Byte t of a sum is `sum over blocks b and positions j of r[t][b] * q[t][j] * x[b][j]` with coefficients
-//! drawn from the seed. For an error that does not know the seed each byte misses it with a probability of at most
-//! 2/256 (all columns cancel, or what is left does), so all eight miss it with at most 2^-56. Sums that differ always
-//! mean bytes that differ. The seed is drawn anew for every scrub, so that what one missed the next one need not. This is
-//! no defence against one who chooses the errors and knows the seed.
+//! **How sure.** Byte t of a sum is `sum over blocks b and positions j of r[t][b] * q[t][j] *
+//! x[b][j]` with coefficients drawn from the seed. For an error that does not know the seed each
+//! byte misses it with a probability of at most 2/256 (all columns cancel, or what is left does),
+//! so all eight miss it with at most 2^-56. Sums that differ always mean bytes that differ. The
+//! seed is drawn anew for every scrub, so that what one missed the next one need not. This is no
+//! defence against one who chooses the errors and knows the seed.
 
 use super::SHARDS_MAX;
 use super::gf::{self, Row};
 use super::kernel::{self, Kernel};
 
-/// Bytes that one sum stands for. A range's last unit may be shorter; what is missing counts as zeros.
+/// Bytes that one sum stands for. A range's last unit may be shorter; what is missing counts as
+/// zeros.
 pub const SUM_UNIT_BYTES: usize = 4096;
 /// Bytes of a sum.
 pub const SUM_BYTES: usize = 8;
@@ -45,7 +48,9 @@ impl LinearSum {
 
     fn with_kernel(seed: u64, kernel: Kernel) -> Self {
         let mut random = SplitMix(seed);
-        let fold = std::array::from_fn(|_| std::array::from_fn(|_| std::array::from_fn(|_| random.byte())));
+        let fold = std::array::from_fn(|_| {
+            std::array::from_fn(|_| std::array::from_fn(|_| random.byte()))
+        });
         let rest = std::array::from_fn(|_| std::array::from_fn(|_| random.byte()));
         Self { kernel, fold, rest }
     }
@@ -72,7 +77,8 @@ impl LinearSum {
         std::array::from_fn(|t| {
             let mut folded = [0; BLOCK_BYTES];
             for (group, row) in unit.as_chunks::<GROUP_BYTES>().0.iter().zip(&self.fold[t]) {
-                let blocks: [&[u8]; SHARDS_MAX] = std::array::from_fn(|b| &group[b * BLOCK_BYTES..][..BLOCK_BYTES]);
+                let blocks: [&[u8]; SHARDS_MAX] =
+                    std::array::from_fn(|b| &group[b * BLOCK_BYTES..][..BLOCK_BYTES]);
                 let mut part = [0; BLOCK_BYTES];
                 kernel::combine(self.kernel, row, &blocks, &mut part);
                 folded.iter_mut().zip(part).for_each(|(sum, byte)| *sum ^= byte);
@@ -82,7 +88,8 @@ impl LinearSum {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): both ends must draw the same coefficients, whatever they are built of.
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): both ends must draw the same coefficients,
+/// whatever they are built of.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -117,11 +124,15 @@ mod tests {
             let codec = new(k, m, Kernel::Portable).expect("a code");
             let of = LinearSum::new(random.u64(..));
             let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
-            codec.encode(&inputs, &mut parity.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+            codec
+                .encode(&inputs, &mut parity.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
             let data_sums: Vec<Vec<u8>> = data.iter().map(|shard| sums(&of, shard)).collect();
             let mut expected = vec![vec![0; data_sums[0].len()]; m];
             let inputs: Vec<&[u8]> = data_sums.iter().map(Vec::as_slice).collect();
-            codec.encode(&inputs, &mut expected.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+            codec.encode(
+                &inputs,
+                &mut expected.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
+            );
             let got: Vec<Vec<u8>> = parity.iter().map(|shard| sums(&of, shard)).collect();
             assert_eq!(got, expected, "{k}+{m}");
         }

@@ -1,4 +1,5 @@
-//! Every kernel against the reference: every loss pattern of every k+m up to 6 shards, and random shapes and lengths.
+//! Every kernel against the reference: every loss pattern of every k+m up to 6 shards, and random
+//! shapes and lengths.
 
 use super::*;
 use proptest::prelude::*;
@@ -40,7 +41,8 @@ fn every_loss_pattern_of_every_code_up_to_six_shards() {
             let codec = new(k, m, kernel).unwrap();
             for lost in 0u32..1 << (k + m) {
                 let is_lost = |shard: &usize| lost >> shard & 1 == 1;
-                // Descending order, so that parity is preferred and the order given does not matter.
+                // Descending order, so that parity is preferred and the order given does not
+                // matter.
                 let have: Vec<(ShardIndex, &[u8])> = (0..k + m)
                     .rev()
                     .filter(|shard| !is_lost(shard))
@@ -48,8 +50,10 @@ fn every_loss_pattern_of_every_code_up_to_six_shards() {
                     .collect();
                 let mut rebuilt: Vec<(usize, Vec<u8>)> =
                     (0..k + m).filter(is_lost).map(|shard| (shard, vec![0; LENGTH])).collect();
-                let mut want: Vec<(ShardIndex, &mut [u8])> =
-                    rebuilt.iter_mut().map(|(s, bytes)| (ShardIndex::new(*s as u8), bytes.as_mut_slice())).collect();
+                let mut want: Vec<(ShardIndex, &mut [u8])> = rebuilt
+                    .iter_mut()
+                    .map(|(s, bytes)| (ShardIndex::new(*s as u8), bytes.as_mut_slice()))
+                    .collect();
                 let result = codec.reconstruct(&have, &mut want);
                 if lost.count_ones() as usize > m {
                     assert_eq!(result, Err(CodecError::TooFew { have: have.len(), need: k }));
@@ -77,8 +81,12 @@ fn a_shard_that_is_given_can_be_asked_for() {
     for kernel in supported() {
         let all = shards(2, 1, kernel, 100);
         let mut out = vec![0; 100];
-        let have = [(ShardIndex::new(2), all[2].as_slice()), (ShardIndex::new(0), all[0].as_slice())];
-        new(2, 1, kernel).unwrap().reconstruct(&have, &mut [(ShardIndex::new(2), &mut out)]).unwrap();
+        let have =
+            [(ShardIndex::new(2), all[2].as_slice()), (ShardIndex::new(0), all[0].as_slice())];
+        new(2, 1, kernel)
+            .unwrap()
+            .reconstruct(&have, &mut [(ShardIndex::new(2), &mut out)])
+            .unwrap();
         assert_eq!(out, all[2]);
     }
 }
@@ -89,11 +97,20 @@ fn bad_input_is_a_typed_error() {
     for kernel in supported() {
         let codec = new(2, 1, kernel).unwrap();
         let twice = [(ShardIndex::new(1), &a[..]), (ShardIndex::new(1), &a[..])];
-        assert_eq!(codec.reconstruct(&twice, &mut []), Err(CodecError::BadShard(ShardIndex::new(1))));
+        assert_eq!(
+            codec.reconstruct(&twice, &mut []),
+            Err(CodecError::BadShard(ShardIndex::new(1)))
+        );
         let beyond = [(ShardIndex::new(0), &a[..]), (ShardIndex::new(3), &a[..])];
-        assert_eq!(codec.reconstruct(&beyond, &mut []), Err(CodecError::BadShard(ShardIndex::new(3))));
+        assert_eq!(
+            codec.reconstruct(&beyond, &mut []),
+            Err(CodecError::BadShard(ShardIndex::new(3)))
+        );
         let odd = [(ShardIndex::new(0), &a[..]), (ShardIndex::new(1), &a[..7])];
-        assert_eq!(codec.reconstruct(&odd, &mut []), Err(CodecError::Length { expected: 8, found: 7 }));
+        assert_eq!(
+            codec.reconstruct(&odd, &mut []),
+            Err(CodecError::Length { expected: 8, found: 7 })
+        );
     }
     assert_eq!(new(0, 1, Kernel::Portable).unwrap_err(), CodecError::Shards { k: 0, m: 1 });
     assert_eq!(new(15, 2, Kernel::Portable).unwrap_err(), CodecError::Shards { k: 15, m: 2 });
@@ -103,7 +120,11 @@ fn bad_input_is_a_typed_error() {
 fn the_largest_codes_have_the_matrix_of_the_reference() {
     for k in 1..=SHARDS_MAX {
         let m = SHARDS_MAX - k;
-        assert_eq!(shards(k, m, Kernel::Portable, 80), shards(k, m, Kernel::Reference, 80), "{k}+{m}");
+        assert_eq!(
+            shards(k, m, Kernel::Portable, 80),
+            shards(k, m, Kernel::Reference, 80),
+            "{k}+{m}"
+        );
     }
 }
 

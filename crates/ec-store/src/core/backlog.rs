@@ -1,8 +1,8 @@
 //! What the return of a shard still has to do, in bytes: for the operator's eye, decides nothing.
 //!
-//! Contract: pure. An object's size is what its fragment takes on a member's disk, the greatest told. Work counts once
-//! as done, however often an object is begun; so what is left never grows but by new objects, and what is done plus what
-//! is left is what was told.
+//! Contract: pure. An object's size is what its fragment takes on a member's disk, the greatest
+//! told. Work counts once as done, however often an object is begun; so what is left never grows
+//! but by new objects, and what is done plus what is left is what was told.
 
 use protocol::ObjectId;
 use std::collections::HashMap;
@@ -29,7 +29,8 @@ impl Backlog {
         self.left_bytes += more;
     }
 
-    /// So many bytes of the object's fragment are dealt with. Gives by how much that is more than before.
+    /// So many bytes of the object's fragment are dealt with. Gives by how much that is more than
+    /// before.
     pub fn reached(&mut self, object: ObjectId, bytes: u64) -> u64 {
         let Some(work) = self.objects.get_mut(&object) else { return 0 };
         let more = bytes.min(work.bytes).saturating_sub(work.done_bytes);

@@ -1,9 +1,10 @@
 //! What of a fragment that is to be rebuilt is here already, so that only what differs is moved.
 //!
-//! Contract: a returning shard has most of its bytes as a rule: it missed a few writes of a large object, or its list of
-//! what it missed was lost. Members are asked for sums that commute with the code ([`crate::codec::LinearSum`]); k of them,
-//! of one cut, give the sums that this shard's bytes should have. A unit whose sum is right counts as rebuilt of that
-//! cut; nothing is applied to an object that is being rebuilt, so it stays so. Whatever cannot be compared is moved, and so is
+//! Contract: a returning shard has most of its bytes as a rule: it missed a few writes of a large
+//! object, or its list of what it missed was lost. Members are asked for sums that commute with the
+//! code ([`crate::codec::LinearSum`]); k of them, of one cut, give the sums that this shard's bytes
+//! should have. A unit whose sum is right counts as rebuilt of that cut; nothing is applied to an
+//! object that is being rebuilt, so it stays so. Whatever cannot be compared is moved, and so is
 //! what lies behind ranges that differ everywhere ([`Sampling`]).
 
 use super::recovery::{Members, Way, Whole};
@@ -17,16 +18,18 @@ use protocol::recovery::{RecoveryReply, SessionMark};
 use protocol::{ObjectId, PgId, ShardIndex, ShardSet};
 use std::ops::Range;
 
-/// Units that match and lie between two that do not are moved with them if they are no more: one question less.
+/// Units that match and lie between two that do not are moved with them if they are no more: one
+/// question less.
 const GAP_UNITS_MAX: usize = 16;
 
 /// Ranges that are moved unseen behind one that differs everywhere, at most.
 const UNSEEN_MAX: u32 = 8;
 
-/// Which ranges of an object are compared, one after the other. A file that was written anew differs everywhere (in one run from end to
-/// end, [`GAP_UNITS_MAX`] included), and comparing it costs several times what moving it does: so behind each range that differs
-/// everywhere twice as many are moved unseen as behind the one before. Where those that differ lie together, at most as many are
-/// moved needlessly.
+/// Which ranges of an object are compared, one after the other. A file that was written anew
+/// differs everywhere (in one run from end to end, [`GAP_UNITS_MAX`] included), and comparing it
+/// costs several times what moving it does: so behind each range that differs everywhere twice as
+/// many are moved unseen as behind the one before. Where those that differ lie together, at most as
+/// many are moved needlessly.
 #[derive(Default)]
 pub(super) struct Sampling {
     /// Ranges to be moved unseen before the next comparison.
@@ -71,8 +74,15 @@ impl Sums {
     /// `None`: it has none to give now.
     fn from_reply(shard: ShardIndex, reply: RecoveryReply, sums: Bytes) -> Option<Sums> {
         match reply {
-            RecoveryReply::Summed { exists, logical_end, fragment_end, corrupt, marks } if corrupt.is_empty() => {
-                Some(Sums { shard, whole: Whole { exists, logical_end, fragment_end }, marks, sums })
+            RecoveryReply::Summed { exists, logical_end, fragment_end, corrupt, marks }
+                if corrupt.is_empty() =>
+            {
+                Some(Sums {
+                    shard,
+                    whole: Whole { exists, logical_end, fragment_end },
+                    marks,
+                    sums,
+                })
             }
             _ => None,
         }
@@ -80,17 +90,20 @@ impl Sums {
 }
 
 impl<O: Outlet, M: Members> Way<O, M> {
-    /// Compares a range of this shard's fragment with what the members have. `None`: there is nothing to compare, or it
-    /// cannot be done now.
+    /// Compares a range of this shard's fragment with what the members have. `None`: there is
+    /// nothing to compare, or it cannot be done now.
     pub async fn compare(&self, object: ObjectId, range: &Range<u64>) -> Option<Compared> {
         if !self.core.has_data(self.pg, object, range) {
             return None;
         }
         let (seed, length) = (fresh_seed(), range.end - range.start);
-        let ask = |shard: &mut PgShard| shard.compare_body(object, range.start, length as u32, seed);
-        let (given, cut) = self.of_one_cut(ask, ShardSet::EMPTY, Sums::from_reply, |sums| &sums.marks).await?;
+        let ask =
+            |shard: &mut PgShard| shard.compare_body(object, range.start, length as u32, seed);
+        let (given, cut) =
+            self.of_one_cut(ask, ShardSet::EMPTY, Sums::from_reply, |sums| &sums.marks).await?;
         let whole = Whole::of(given.iter().map(|sums| sums.whole));
-        let own = self.core.inspect(self.pg, object, range.clone(), Some(seed), false).await.ok()??;
+        let own =
+            self.core.inspect(self.pg, object, range.clone(), Some(seed), false).await.ok()??;
         if !whole.exists || !own.corrupt.is_empty() {
             return None;
         }
@@ -125,12 +138,19 @@ fn sum_at(unit: usize) -> Range<usize> {
     unit * SUM_BYTES..(unit + 1) * SUM_BYTES
 }
 
-/// The sums of shard `me` as those of k others give them; `None` if these are not what was asked for.
-fn expected(codec: &dyn Codec, me: ShardIndex, given: &[(ShardIndex, Vec<u8>)], units: usize) -> Option<Vec<u8>> {
+/// The sums of shard `me` as those of k others give them; `None` if these are not what was asked
+/// for.
+fn expected(
+    codec: &dyn Codec,
+    me: ShardIndex,
+    given: &[(ShardIndex, Vec<u8>)],
+    units: usize,
+) -> Option<Vec<u8>> {
     if given.iter().any(|(_, sums)| sums.len() != units * SUM_BYTES) {
         return None;
     }
-    let have: Vec<(ShardIndex, &[u8])> = given.iter().map(|(shard, sums)| (*shard, &sums[..])).collect();
+    let have: Vec<(ShardIndex, &[u8])> =
+        given.iter().map(|(shard, sums)| (*shard, &sums[..])).collect();
     let mut right = vec![0; units * SUM_BYTES];
     codec.reconstruct(&have, &mut [(me, &mut right[..])]).ok()?;
     Some(right)
@@ -185,7 +205,9 @@ mod tests {
 
     #[test]
     fn sums_of_two_give_those_of_the_third() {
-        let codec = codec::for_profile(Profile::new(2, 1, 512, Profile::OBJECT_BYTES_DEFAULT).expect("a profile"));
+        let codec = codec::for_profile(
+            Profile::new(2, 1, 512, Profile::OBJECT_BYTES_DEFAULT).expect("a profile"),
+        );
         let mut random = fastrand::Rng::with_seed(7);
         let mut data = [vec![0u8; 9000], vec![0u8; 9000]];
         data.iter_mut().for_each(|bytes| random.fill(bytes));
@@ -203,7 +225,8 @@ mod tests {
         data[1][5000] ^= 1;
         let other = sums(&data[1]);
         let right = expected(&*codec, si(1), &given, 3).expect("two of three");
-        let differs: Vec<usize> = (0..3).filter(|unit| right[sum_at(*unit)] != other[sum_at(*unit)]).collect();
+        let differs: Vec<usize> =
+            (0..3).filter(|unit| right[sum_at(*unit)] != other[sum_at(*unit)]).collect();
         assert_eq!(differs, [1]);
     }
 }

@@ -1,6 +1,7 @@
 //! What a core writes into its journal.
 //!
-//! Contract: kinds and layouts are part of the on-disk format; every byte read back is checked, nothing is trusted.
+//! Contract: kinds and layouts are part of the on-disk format; every byte read back is checked,
+//! nothing is trusted.
 //!
 //! | kind | front | data |
 //! |---|---|---|
@@ -103,8 +104,12 @@ pub(super) fn decode(kind: u8, front: &Bytes, data: &Bytes) -> Option<Entry> {
         }
         DELTA => Entry::Delta(pg_of(front)?, postcard::from_bytes(&front[8..]).ok()?),
         CHECKPOINT_BEGIN => Entry::CheckpointBegin(postcard::from_bytes(front).ok()?),
-        CHECKPOINT_PG => Entry::CheckpointPg(pg_of(front)?, postcard::from_bytes(&front[8..]).ok()?),
-        CHECKPOINT_END => Entry::CheckpointEnd(u64::from_le_bytes(front.get(..8)?.try_into().ok()?)),
+        CHECKPOINT_PG => {
+            Entry::CheckpointPg(pg_of(front)?, postcard::from_bytes(&front[8..]).ok()?)
+        }
+        CHECKPOINT_END => {
+            Entry::CheckpointEnd(u64::from_le_bytes(front.get(..8)?.try_into().ok()?))
+        }
         _ => return None,
     })
 }
@@ -121,7 +126,9 @@ fn decode_record(kind: u8, front: &[u8], data: &Bytes) -> Option<(PgId, Record)>
     let payload = match (op, kind) {
         (Op::Write, DIRECT) => Payload::Direct(decode_crcs(data, length)?),
         (Op::Write, PLACED) => Payload::Placed(decode_placed(data, length)?),
-        (Op::Write, _) => (data.len() == length as usize).then(|| Payload::Journalled(data.clone().into()))?,
+        (Op::Write, _) => {
+            (data.len() == length as usize).then(|| Payload::Journalled(data.clone().into()))?
+        }
         _ => Payload::Nothing,
     };
     let record = Record {
@@ -140,9 +147,10 @@ fn decode_record(kind: u8, front: &[u8], data: &Bytes) -> Option<(PgId, Record)>
 
 /// The checksums of all sectors of so many bytes.
 fn decode_crcs(data: &[u8], length: u32) -> Option<Box<[u32]>> {
-    let crcs: Box<[u32]> = data.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
-    let is_all =
-        data.len() == crcs.len() * 4 && crcs.len() as u64 * u64::from(Profile::SECTOR_BYTES) == u64::from(length);
+    let crcs: Box<[u32]> =
+        data.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    let is_all = data.len() == crcs.len() * 4
+        && crcs.len() as u64 * u64::from(Profile::SECTOR_BYTES) == u64::from(length);
     is_all.then_some(crcs)
 }
 
@@ -155,7 +163,8 @@ pub(super) fn encode_placed(placed: &Placed) -> Vec<u8> {
 fn decode_placed(data: &[u8], length: u32) -> Option<Placed> {
     let crcs_bytes = (length / Profile::SECTOR_BYTES) as usize * 4;
     let (places, crcs) = data.split_at_checked(data.len().checked_sub(crcs_bytes)?)?;
-    let places: Box<[u16]> = places.chunks_exact(2).map(|place| u16::from_le_bytes([place[0], place[1]])).collect();
+    let places: Box<[u16]> =
+        places.chunks_exact(2).map(|place| u16::from_le_bytes([place[0], place[1]])).collect();
     let slot_bytes = length.checked_div(places.len() as u32)?;
     let is_whole = is_slot_size(slot_bytes)
         && slot_bytes as usize * places.len() == length as usize
@@ -184,9 +193,12 @@ mod tests {
         for payload in [journalled, Payload::Direct([1, 2].into()), Payload::Placed(placed)] {
             let (session, seq, touch) = (SessionId::new(4), Seq::new(8), ShardSet::first(3));
             let (op, offset, length, logical_end) = (Op::Write, 512, 1024, 99);
-            let record = Record { session, seq, object, op, touch, offset, length, logical_end, payload };
+            let record =
+                Record { session, seq, object, op, touch, offset, length, logical_end, payload };
             let (kind, data) = match &record.payload {
-                Payload::Direct(crcs) => (DIRECT, crcs.iter().flat_map(|c| c.to_le_bytes()).collect()),
+                Payload::Direct(crcs) => {
+                    (DIRECT, crcs.iter().flat_map(|c| c.to_le_bytes()).collect())
+                }
                 Payload::Placed(placed) => (PLACED, encode_placed(placed).into()),
                 Payload::Journalled(data) => (RECORD, Bytes::clone(data)),
                 Payload::Nothing => unreachable!("not tried"),
@@ -196,9 +208,11 @@ mod tests {
             assert!(decode(kind, &front, &data.slice(4..)).is_none());
             assert!(decode(kind, &front.slice(1..), &data).is_none());
         }
-        let (session, seq, op, touch, logical_end) = (SessionId::new(4), Seq::new(8), Op::Punch, ShardSet::first(3), 0);
+        let (session, seq, op, touch, logical_end) =
+            (SessionId::new(4), Seq::new(8), Op::Punch, ShardSet::first(3), 0);
         let (offset, payload) = (u64::MAX - 511, Payload::Nothing);
-        let fits = Record { session, seq, object, op, touch, offset, length: 511, logical_end, payload };
+        let fits =
+            Record { session, seq, object, op, touch, offset, length: 511, logical_end, payload };
         let beyond = Record { length: 512, ..fits.clone() };
         for (record, is_one) in [(fits, true), (beyond, false)] {
             let front = Bytes::copy_from_slice(RecordHead::new(pg, &record).as_bytes());
@@ -206,7 +220,9 @@ mod tests {
         }
         let delta = Delta::Rebuilt(object, vec![(SessionId::new(1), None)]);
         let front = Bytes::from(pg_front(pg, &delta));
-        assert!(matches!(decode(DELTA, &front, &Bytes::new()), Some(Entry::Delta(p, d)) if p == pg && d == delta));
+        assert!(
+            matches!(decode(DELTA, &front, &Bytes::new()), Some(Entry::Delta(p, d)) if p == pg && d == delta)
+        );
         assert!(decode(99, &front, &Bytes::new()).is_none());
     }
 }

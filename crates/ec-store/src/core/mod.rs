@@ -1,46 +1,60 @@
 //! The executor of one core: its PGs, its journal, its fragment files, on one worker thread.
 //!
-//! Contract: a [`Core`] lives on the worker that opened it and is called there only; clones are the same core. What
-//! waits for the disk runs on the runtime's I/O threads, but for syncs that are expected to be brief. Replies leave through an [`Outlet`].
+//! Contract: a [`Core`] lives on the worker that opened it and is called there only; clones are the
+//! same core. What waits for the disk runs on the runtime's I/O threads, but for syncs that are
+//! expected to be brief. Replies leave through an [`Outlet`].
 //!
-//! **Group commit.** Messages that arrive in one loop turn are taken first; at its end the journal is flushed once, and
-//! only then one acknowledgement for each (PG, session) leaves. Syncs run at most one at a time: at once when a session
-//! asks (fsync), else every `journal_sync_interval` while anything is unsynced.
+//! **Group commit.** Messages that arrive in one loop turn are taken first; at its end the journal
+//! is flushed once, and only then one acknowledgement for each (PG, session) leaves. Syncs run at
+//! most one at a time: at once when a session asks (fsync), else every `journal_sync_interval`
+//! while anything is unsynced.
 //!
-//! **Upkeep.** Every [`UPKEEP_INTERVAL`]: records below the stable marks are applied, object by object; when a quarter of
-//! the journal is used, another shard waits for it, or every [`TRIM_IDLE`], fragment files are synced, a checkpoint is written and synced, and
-//! whole segments of the journal go.
+//! **Upkeep.** Every [`UPKEEP_INTERVAL`]: records below the stable marks are applied, object by
+//! object; when a quarter of the journal is used, another shard waits for it, or every
+//! [`TRIM_IDLE`], fragment files are synced, a checkpoint is written and synced, and whole segments
+//! of the journal go.
 //!
-//! **Limits.** Records not applied are held in memory and bounded by the journal: at `journal_bytes_max` sessions are asked to begin no more
-//! writes, and what is on its way is taken, a window for each session ([`SESSION_WINDOW_BYTES`]). Beyond that, which only a session that does
-//! not heed it or a returning shard comes to, they are told `Busy` and send again. A full disk is `NoSpace` and loses nothing. After a
-//! failed sync everybody is told `Io` until a restart.
+//! **Limits.** Records not applied are held in memory and bounded by the journal: at
+//! `journal_bytes_max` sessions are asked to begin no more writes, and what is on its way is taken,
+//! a window for each session ([`SESSION_WINDOW_BYTES`]). Beyond that, which only a session that
+//! does not heed it or a returning shard comes to, they are told `Busy` and send again. A full disk
+//! is `NoSpace` and loses nothing. After a failed sync everybody is told `Io` until a restart. The
+//! bounds of [`crate::throttle`] ask sessions to begin no more writes in the same way: records held
+//! in memory, bytes of one sync.
 //!
-//! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
-//! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, `sync_job` is one sync, `sync_state` knows how they go, [`recovery`] brings shards back and
-//! repairs, `backfill` makes that wait on a nearly full disk, `listing` trims before a shard is told what it missed, `comparing` finds what need not move, [`scrub`] compares shards.
+//! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads
+//! the journal again, `reading` serves reads, `times` times them, `upkeep` syncs, applies and
+//! trims, `sync_job` is one sync, `sync_state` knows how they go, [`recovery`] brings shards back
+//! and repairs, `backfill` makes that wait on a nearly full disk, `listing` trims before a shard is
+//! told what it missed, `comparing` finds what need not move, [`scrub`] compares shards.
 
 mod backfill;
+mod background;
 mod backlog;
 mod comparing;
 mod format;
 mod listing;
+mod measuring;
 mod objects;
 mod pace;
 mod reading;
 pub mod recovery;
+mod reserving;
 mod restart;
 pub mod scrub;
+mod stats;
 mod store;
 mod sync_job;
 mod sync_state;
 #[cfg(test)]
 mod tests;
+mod throttling;
 mod times;
 mod upkeep;
 
 pub use reading::{READ_BYTES_MAX, zeros};
 pub use restart::replay;
+pub use stats::CoreStats;
 pub use store::CoreStore;
 pub use sync_state::SyncSeen;
 
@@ -50,19 +64,24 @@ use crate::fullness::FullRatios;
 use crate::journal::{JournalConfig, JournalError};
 use crate::pg::ShardView;
 use crate::pg::shard::{Outcome, PgShard, Replay, Step, StoreError, Summed};
+use crate::slots::Slots;
 use crate::space::DiskUse;
 use crate::superblock::DataDir;
+use crate::throttle::Throttles;
 use backlog::Backlog;
 use bytes::Bytes;
 use listing::ListWaits;
 use messenger::sync::Notify;
 use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use pace::Pace;
-use protocol::monitor::{Fullness, PgBacklog, SessionHolding};
+use protocol::monitor::{PgBacklog, SessionHolding};
 use protocol::shard::{
-    AckMessage, AttachRequest, MarkRequest, ReadRequest, SESSION_WINDOW_BYTES, ShardHead, Status, WriteRequest,
+    AckMessage, AttachRequest, MarkRequest, ReadRequest, SESSION_WINDOW_BYTES, ShardHead, Status,
+    WriteRequest,
 };
-use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId, ShardIndex, ShardSet};
+use protocol::{
+    AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId, ShardIndex, ShardSet,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -76,7 +95,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How often limits are looked at, and what has become stable while nothing is written.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_millis(50);
-/// How long applied records stay in a journal that is far from full: trimming syncs every changed file.
+/// How long applied records stay in a journal that is far from full: trimming syncs every changed
+/// file.
 pub const TRIM_IDLE: Duration = Duration::from_secs(5);
 /// Ranges waiting to be repaired: more are found again by the next read.
 const REPAIRS_MAX: usize = 1024;
@@ -86,34 +106,44 @@ const REPAIRS_MAX: usize = 1024;
 pub struct CoreConfig {
     /// Which core.
     pub core: CoreId,
-    /// The journal. `journal_bytes_max` and a window for each session bound the memory for unapplied records, too; default 512 MiB.
+    /// The journal. `journal_bytes_max` and a window for each session bound the memory for
+    /// unapplied records, too; default 512 MiB.
     pub journal: JournalConfig,
     /// The fragment store.
     pub fragment: FragmentConfig,
-    /// Time between syncs while anything is unsynced: what the loss of power can take from writes without fsync, and how
-    /// long records wait to be applied. Default 200 ms.
+    /// Time between syncs while anything is unsynced: what the loss of power can take from writes
+    /// without fsync, and how long records wait to be applied. Default 200 ms.
     pub journal_sync_interval: Duration,
     /// I/O threads that a sync takes at most, at least one. Default 4.
     pub sync_lanes: usize,
-    /// Shares of the disk at which sessions are told that it is full (default 0.95), and at which backfill pauses (0.90).
+    /// Bounds on what waits to be applied or synced, and when write-back begins.
+    pub throttles: Throttles,
+    /// I/O threads that scrubs, rebuilding and returning space take at a time, at least one.
+    /// Default 1.
+    pub disk_threads: u64,
+    /// Shares of the disk at which sessions are told that it is full (default 0.95), and at which
+    /// backfill pauses (0.90).
     pub ratios: FullRatios,
     /// Least size of a write that goes straight to never-written space, in bytes. Default
     /// [`PgShard::DIRECT_BYTES_MIN`].
     pub direct_bytes_min: u32,
-    /// Objects that are remembered of what an absent shard of a PG misses; beyond it all that the PG holds is compared when
-    /// the shard is back. Default [`PgShard::DIRTY_OBJECTS_MAX`].
+    /// Objects that are remembered of what an absent shard of a PG misses; beyond it all that the
+    /// PG holds is compared when the shard is back. Default [`PgShard::DIRTY_OBJECTS_MAX`].
     pub dirty_objects_max: usize,
-    /// Writes end, acknowledged, when the PG has processed them, and are dropped; reads give zeros. For measuring only:
-    /// [`protocol::monitor::PathCut::MsgrPg`]. Default false.
+    /// Writes end, acknowledged, when the PG has processed them, and are dropped; reads give zeros.
+    /// For measuring only: [`protocol::monitor::PathCut::MsgrPg`]. Default false.
     pub cut_after_pg: bool,
-    /// What the cores of the disk do to it. Default: the disk has this core alone, or it and those with lower numbers.
+    /// What the cores of the disk do to it. Default: the disk has this core alone, or it and those
+    /// with lower numbers.
     pub disk: Arc<DiskUse>,
     /// Bytes of each shard that scrubs led by this core read in a second, at most. Default 32 MiB.
     pub scrub_bytes_per_sec: u64,
-    /// Bytes that returning shards of this core rebuild or compare in a second, at most; 0: no limit. Default 0.
+    /// Bytes that returning shards of this core rebuild or compare in a second, at most; 0: no
+    /// limit. Default 0.
     pub recovery_bytes_per_sec: u64,
-    /// Bytes of a fragment that are compared or rebuilt in one go, at most: one or more units of sums
-    /// ([`SUM_UNIT_BYTES`](crate::codec::SUM_UNIT_BYTES)), up to [`READ_BYTES_MAX`]. Default 1 MiB.
+    /// Bytes of a fragment that are compared or rebuilt in one go, at most: one or more units of
+    /// sums ([`SUM_UNIT_BYTES`](crate::codec::SUM_UNIT_BYTES)), up to [`READ_BYTES_MAX`]. Default 1
+    /// MiB.
     pub recovery_chunk_bytes: u64,
 }
 
@@ -129,6 +159,8 @@ impl CoreConfig {
             fragment: FragmentConfig::default(),
             journal_sync_interval: Duration::from_millis(200),
             sync_lanes: Self::SYNC_LANES,
+            throttles: Throttles::default(),
+            disk_threads: 1,
             ratios: FullRatios::default(),
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
             dirty_objects_max: PgShard::DIRTY_OBJECTS_MAX,
@@ -151,7 +183,9 @@ pub enum CoreError {
     #[error(transparent)]
     Fragment(#[from] FragmentError),
     /// The journal holds an entry that this program does not know.
-    #[error("journal entry {lsn} of kind {kind} cannot be read: it was written by another version, or is damaged")]
+    #[error(
+        "journal entry {lsn} of kind {kind} cannot be read: it was written by another version, or is damaged"
+    )]
     Entry {
         /// Its number.
         lsn: u64,
@@ -193,40 +227,8 @@ impl Outlet for Connection {
     }
 }
 
-/// What a core has done since it was opened, and holds now.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CoreStats {
-    /// Reads served.
-    pub reads: u64,
-    /// Bytes of them.
-    pub read_bytes: u64,
-    /// Write messages taken in.
-    pub writes: u64,
-    /// Bytes of them.
-    pub write_bytes: u64,
-    /// Ranges that failed their checksum.
-    pub corrupt_found: u64,
-    /// Ranges repaired from other shards.
-    pub corrupt_repaired: u64,
-    /// Bytes rebuilt.
-    pub rebuilt_bytes: u64,
-    /// Bytes of what had to be rebuilt that are dealt with, in the unit of [`PgBacklog::bytes`].
-    pub recovered_bytes: u64,
-    /// Bytes in the journal.
-    pub journal_bytes: u64,
-    /// Records in the journal.
-    pub journal_records: u64,
-    /// What is to be rebuilt here, for PGs that this shard is outside the in-sync set of.
-    pub to_rebuild: Vec<PgBacklog>,
-    /// Syncs that ended well.
-    pub syncs: u64,
-    /// How full the disk is.
-    pub fullness: Fullness,
-    /// PGs whose backfill waits for space.
-    pub backfills_waiting: u64,
-}
-
-/// A range of a fragment that is to be rebuilt from other shards: it failed its checksum, or they are against it.
+/// A range of a fragment that is to be rebuilt from other shards: it failed its checksum, or they
+/// are against it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Repair {
     /// The PG.
@@ -242,6 +244,8 @@ pub struct Repair {
 /// A PG that is held here, with the way back to its sessions.
 struct Held<O> {
     shard: PgShard,
+    /// Of [`PgShard::queued_bytes`], what is in [`State::queued_bytes`].
+    queued_bytes: u64,
     outlets: HashMap<SessionId, O>,
 }
 
@@ -261,13 +265,20 @@ struct State<O> {
     last_trim: Option<Instant>,
     /// Sessions were told to begin no more writes ([`AckMessage::HOLD`]).
     is_holding: bool,
-    /// Another shard waits for a piece that records hold back, which a trim lets through (Rule: DirectSettle), or for a list.
+    throttles: Throttles,
+    /// Of all PGs, as of the end of the turn or of applying.
+    queued_bytes: u64,
+    /// [`CoreStore::bytes_to_sync`] when a sync began last.
+    sync_began_at: u64,
+    /// Another shard waits for a piece that records hold back, which a trim lets through (Rule:
+    /// DirectSettle), or for a list.
     trim_wanted: bool,
     list_waits: ListWaits,
     repairs: VecDeque<Repair>,
     /// Ranges that failed their checksum and are not repaired yet, as (object, start, end).
     corrupt: BTreeSet<(PgId, ObjectId, u64, u64)>,
-    /// Fragments that lost their header and are not repaired yet. A read need not come by before another shard fails.
+    /// Fragments that lost their header and are not repaired yet. A read need not come by before
+    /// another shard fails.
     damaged: BTreeSet<(PgId, ObjectId)>,
     /// Ranges whose bytes the other shards are against.
     mends: BTreeMap<(PgId, ObjectId), (Range<u64>, ShardSet)>,
@@ -283,15 +294,6 @@ struct State<O> {
     stopped: bool,
 }
 
-impl<O> State<O> {
-    /// The flag that every acknowledgement must have, if the journal is at its limit.
-    fn hold(&mut self) -> u8 {
-        let is_at_limit = self.store.journal.is_at_limit();
-        self.is_holding |= is_at_limit;
-        if is_at_limit { AckMessage::HOLD } else { 0 }
-    }
-}
-
 struct Shared<O> {
     worker: Worker,
     config: CoreConfig,
@@ -299,6 +301,10 @@ struct Shared<O> {
     journal_sync_interval: Cell<Duration>,
     /// As in `config` at first.
     ratios: Cell<FullRatios>,
+    /// As in `config` at first.
+    sync_lanes: Cell<usize>,
+    /// Background disk jobs at a time.
+    disk_threads: Rc<Slots>,
     times: CoreTimes,
     state: RefCell<State<O>>,
     turn: Notify,
@@ -324,8 +330,8 @@ impl<O: Outlet> std::fmt::Debug for Core<O> {
 }
 
 impl<O: Outlet> Core<O> {
-    /// Opens journal and fragment files in `dir` and starts the core's tasks on `worker`, on which this must be called.
-    /// Reads the whole journal.
+    /// Opens journal and fragment files in `dir` and starts the core's tasks on `worker`, on which
+    /// this must be called. Reads the whole journal.
     ///
     /// # Errors
     /// [`CoreError`]; nothing was changed.
@@ -334,7 +340,10 @@ impl<O: Outlet> Core<O> {
     /// When [`CoreConfig::recovery_chunk_bytes`] is not what it may be.
     pub fn open(dir: &DataDir, config: CoreConfig, worker: &Worker) -> Result<Self, CoreError> {
         let (chunk, unit) = (config.recovery_chunk_bytes, SUM_UNIT_BYTES as u64);
-        assert!(chunk.is_multiple_of(unit) && (unit..=READ_BYTES_MAX).contains(&chunk), "chunks of {chunk} bytes");
+        assert!(
+            chunk.is_multiple_of(unit) && (unit..=READ_BYTES_MAX).contains(&chunk),
+            "chunks of {chunk} bytes"
+        );
         let (mut store, replays) = restart::open(dir, &config, worker.handle())?;
         if config.cut_after_pg {
             store.cut();
@@ -350,6 +359,9 @@ impl<O: Outlet> Core<O> {
             space_asked: None,
             last_trim: None,
             is_holding: false,
+            throttles: config.throttles,
+            queued_bytes: 0,
+            sync_began_at: 0,
             trim_wanted: false,
             list_waits: ListWaits::default(),
             repairs: VecDeque::new(),
@@ -367,16 +379,33 @@ impl<O: Outlet> Core<O> {
         let (turn, synced, repair) = (Notify::new(), Notify::new(), Notify::new());
         let state = RefCell::new(state);
         let times = CoreTimes::new(worker.handle().operations());
-        let (worker, journal_sync_interval) = (worker.clone(), Cell::new(config.journal_sync_interval));
+        let (worker, journal_sync_interval) =
+            (worker.clone(), Cell::new(config.journal_sync_interval));
         let ratios = Cell::new(config.ratios);
-        let shared = Shared { worker, config, journal_sync_interval, ratios, times, state, turn, synced, repair };
-        let core = Self { shared: Rc::new(shared) };
+        let (sync_lanes, disk_threads) =
+            (Cell::new(config.sync_lanes), Slots::new(config.disk_threads));
+        let core = Self {
+            shared: Rc::new(Shared {
+                worker,
+                config,
+                journal_sync_interval,
+                ratios,
+                sync_lanes,
+                disk_threads,
+                times,
+                state,
+                turn,
+                synced,
+                repair,
+            }),
+        };
         let worker = core.worker();
         core.refresh_free();
         worker.spawn(core.clone().turns());
         worker.spawn(core.clone().upkeep());
         worker.spawn(core.clone().applies());
         worker.spawn(core.clone().write_backs());
+        worker.spawn(core.clone().measures());
         worker.spawn(core.clone().give_backs());
         worker.spawn(core.clone().syncs());
         Ok(core)
@@ -401,6 +430,11 @@ impl<O: Outlet> Core<O> {
     pub fn set_ratios(&self, ratios: FullRatios) {
         self.shared.ratios.set(ratios);
         self.refresh_free();
+    }
+
+    /// Changes [`CoreConfig::sync_lanes`], from the next sync on.
+    pub fn set_sync_lanes(&self, lanes: usize) {
+        self.shared.sync_lanes.set(lanes);
     }
 
     /// Changes [`CoreConfig::recovery_bytes_per_sec`], at once.
@@ -441,7 +475,7 @@ impl<O: Outlet> Core<O> {
                 shard.set_slot_bytes(self.shared.config.fragment.fragment_slot_bytes);
                 shard.set_dirty_objects_max(self.shared.config.dirty_objects_max);
                 shard.note_whole(store)?;
-                shards.insert(pg, Held { shard, outlets: HashMap::new() });
+                shards.insert(pg, Held { shard, queued_bytes: 0, outlets: HashMap::new() });
             }
         }
         touched.push(pg);
@@ -450,13 +484,17 @@ impl<O: Outlet> Core<O> {
         Ok(())
     }
 
-    /// Does the journal name bytes that are not on the disk, as far as the PGs are held here? Before the first
-    /// [`Core::learn`]. `shard_of`: which shard of a PG this is. Such a start is one after a loss of power, whatever else
-    /// is known of it: records are dropped, which others may count on.
+    /// Does the journal name bytes that are not on the disk, as far as the PGs are held here?
+    /// Before the first [`Core::learn`]. `shard_of`: which shard of a PG this is. Such a start is
+    /// one after a loss of power, whatever else is known of it: records are dropped, which others
+    /// may count on.
     ///
     /// # Errors
     /// Those of reading the bytes.
-    pub fn lacks_direct_bytes(&self, shard_of: impl Fn(PgId) -> Option<ShardIndex>) -> Result<bool, CoreError> {
+    pub fn lacks_direct_bytes(
+        &self,
+        shard_of: impl Fn(PgId) -> Option<ShardIndex>,
+    ) -> Result<bool, CoreError> {
         let mut state = self.shared.state.borrow_mut();
         let State { store, replays, .. } = &mut *state;
         for (pg, replay) in replays.iter() {
@@ -469,8 +507,8 @@ impl<O: Outlet> Core<O> {
         Ok(false)
     }
 
-    /// All views of a map were passed in: what the journal holds of other PGs is let go, as they are not held here any
-    /// more. Until this is called for the first time nothing is trimmed.
+    /// All views of a map were passed in: what the journal holds of other PGs is let go, as they
+    /// are not held here any more. Until this is called for the first time nothing is trimmed.
     pub fn views_are_complete(&self) {
         let mut state = self.shared.state.borrow_mut();
         for (pg, _) in std::mem::take(&mut state.replays) {
@@ -490,7 +528,11 @@ impl<O: Outlet> Core<O> {
     }
 
     /// Does something with a PG's machine; what became due leaves at the end of the turn.
-    pub fn with<R>(&self, pg: PgId, f: impl FnOnce(&mut PgShard, &mut CoreStore) -> R) -> Option<R> {
+    pub fn with<R>(
+        &self,
+        pg: PgId,
+        f: impl FnOnce(&mut PgShard, &mut CoreStore) -> R,
+    ) -> Option<R> {
         let result = {
             let mut state = self.shared.state.borrow_mut();
             let State { store, shards, touched, .. } = &mut *state;
@@ -505,7 +547,8 @@ impl<O: Outlet> Core<O> {
 
     // ---- messages
 
-    /// Takes a message of the kinds Attach, Write, Mark, Read, Stat, Extents, Objects or Recovery.
+    /// Takes a message of the kinds Attach, Write, Mark, Read, Stat, Extents, Objects, Space,
+    /// Reserve or Recovery.
     ///
     /// # Errors
     /// [`Malformed`], also for other kinds.
@@ -518,6 +561,7 @@ impl<O: Outlet> Core<O> {
             Some(Kind::Stat) => self.on_stat(outlet, &message),
             Some(Kind::Extents) => self.on_extents(outlet, &message),
             Some(Kind::Objects) => self.on_objects(outlet, &message),
+            Some(kind @ (Kind::Space | Kind::Reserve)) => self.on_space(outlet, &message, kind),
             Some(Kind::Recovery) => self.on_recovery(outlet, &message),
             _ => Err(Malformed(message.kind)),
         }
@@ -531,7 +575,9 @@ impl<O: Outlet> Core<O> {
         state.stats.write_bytes += message.data.len() as u64;
         state.store.data_crc = message.data_crc;
         let data = Summed::new(message.data, message.block_crcs);
-        if self.deal(state, outlet, &request.head, |shard, store| shard.write(store, &request, data)) {
+        if self
+            .deal(state, outlet, &request.head, |shard, store| shard.write(store, &request, data))
+        {
             self.shared.state.borrow_mut().waiting.writes.push(began);
         }
         Ok(())
@@ -556,7 +602,8 @@ impl<O: Outlet> Core<O> {
         Ok(())
     }
 
-    /// Lets the PG's machine take a one-way message, and answers at once what it refuses. True: it was not refused.
+    /// Lets the PG's machine take a one-way message, and answers at once what it refuses. True: it
+    /// was not refused.
     fn deal(
         &self,
         mut state: std::cell::RefMut<'_, State<O>>,
@@ -602,8 +649,8 @@ impl<O: Outlet> Core<O> {
 
     // ---- the end of dead sessions
 
-    /// Fences a dead session in these PGs, syncs, and says what is here of it; `None`: not an active member in one of
-    /// the epochs.
+    /// Fences a dead session in these PGs, syncs, and says what is here of it; `None`: not an
+    /// active member in one of the epochs.
     ///
     /// # Errors
     /// Those of the sync.
@@ -618,18 +665,29 @@ impl<O: Outlet> Core<O> {
             }
         }
         self.sync_before(Step::TellHolding).await?; // Rule: RecoverSync
-        let holding = |(pg, epoch): &(PgId, Epoch)| self.with(*pg, |shard, _| shard.holding(session, *epoch)).flatten();
+        let holding = |(pg, epoch): &(PgId, Epoch)| {
+            self.with(*pg, |shard, _| shard.holding(session, *epoch)).flatten()
+        };
         Ok(pgs.iter().map(holding).collect())
     }
 
-    /// Drops what lies beyond the cuts and forgets the session; gives the PGs for which that is durable.
+    /// Drops what lies beyond the cuts and forgets the session; gives the PGs for which that is
+    /// durable.
     ///
     /// # Errors
     /// Those of the journal and the sync.
-    pub async fn decide(&self, session: SessionId, cuts: &[(PgId, Epoch, Seq)]) -> Result<Vec<PgId>, CoreError> {
+    pub async fn decide(
+        &self,
+        session: SessionId,
+        cuts: &[(PgId, Epoch, Seq)],
+    ) -> Result<Vec<PgId>, CoreError> {
         let mut decided = Vec::new();
         for (pg, epoch, cut) in cuts {
-            if self.with(*pg, |shard, store| shard.decide(store, session, *epoch, *cut)).transpose()? == Some(true) {
+            if self
+                .with(*pg, |shard, store| shard.decide(store, session, *epoch, *cut))
+                .transpose()?
+                == Some(true)
+            {
                 decided.push(*pg);
             }
         }
@@ -650,8 +708,14 @@ impl<O: Outlet> Core<O> {
         };
         CoreStats {
             journal_bytes: state.store.journal.bytes(),
+            queued_bytes: state.queued_bytes,
             journal_records: state.shards.values().map(|h| h.shard.journalled() as u64).sum(),
-            to_rebuild: state.shards.iter().filter(|(_, h)| h.shard.is_returning()).map(to_rebuild).collect(),
+            to_rebuild: state
+                .shards
+                .iter()
+                .filter(|(_, h)| h.shard.is_returning())
+                .map(to_rebuild)
+                .collect(),
             fullness: state.store.space.fullness(self.shared.ratios.get()),
             backfills_waiting: state.toofull.len() as u64,
             ..state.stats.clone()
@@ -686,7 +750,9 @@ impl<O: Outlet> Core<O> {
     }
 
     fn note_corrupt(&self, state: &mut State<O>, pg: PgId, object: ObjectId, range: Range<u64>) {
-        if state.corrupt.len() >= REPAIRS_MAX || !state.corrupt.insert((pg, object, range.start, range.end)) {
+        if state.corrupt.len() >= REPAIRS_MAX
+            || !state.corrupt.insert((pg, object, range.start, range.end))
+        {
             return; // known, and tried again and again
         }
         state.stats.corrupt_found += 1;
@@ -695,16 +761,24 @@ impl<O: Outlet> Core<O> {
         self.shared.repair.notify_all();
     }
 
-    /// Asks for the repair of corrupt ranges and of fragments that lost their header, again and again until it is done:
-    /// records whose bytes are in the file only hold it back at first.
+    /// Asks for the repair of corrupt ranges and of fragments that lost their header, again and
+    /// again until it is done: records whose bytes are in the file only hold it back at first.
     fn repair_damaged(&self) {
         let mut state = self.shared.state.borrow_mut();
         let State { store, shards, repairs, damaged, corrupt, mends, .. } = &mut *state;
         let avoid = ShardSet::EMPTY;
         if repairs.is_empty() {
-            let corrupt = corrupt.iter().map(|&(pg, object, start, end)| (pg, object, start..end, avoid));
-            let mends = mends.iter().map(|((pg, object), (range, avoid))| (*pg, *object, range.clone(), *avoid));
-            repairs.extend(corrupt.chain(mends).map(|(pg, object, range, avoid)| Repair { pg, object, range, avoid }));
+            let corrupt =
+                corrupt.iter().map(|&(pg, object, start, end)| (pg, object, start..end, avoid));
+            let mends = mends
+                .iter()
+                .map(|((pg, object), (range, avoid))| (*pg, *object, range.clone(), *avoid));
+            repairs.extend(corrupt.chain(mends).map(|(pg, object, range, avoid)| Repair {
+                pg,
+                object,
+                range,
+                avoid,
+            }));
             self.shared.repair.notify_all();
         }
         damaged.extend(store.fragments.take_salvaged().into_iter().map(|key| (key.pg, key.object)));

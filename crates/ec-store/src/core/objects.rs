@@ -1,13 +1,13 @@
-//! Which objects of a file a shard holds: what lets a client do work over what exists, where a
-//! file's size says nothing.
+//! Which objects of a file a shard holds, and what they take on its disk: what lets a client do
+//! work over what exists, where a file's size says nothing.
 //!
 //! Contract: every object that a session's acknowledged writes made, and no later record of this
 //! shard removed, is told. The log is looked at before the directory: a record that is applied in
 //! between has its fragment in the directory by then. The directory is read on an I/O thread, and
 //! no more is kept of it than one reply takes.
 
-use super::reading::answer;
-use super::{Core, Malformed, Outlet, read_front};
+use super::reading::{SETTLE_BYTES, answer, space_to_come};
+use super::{Core, Malformed, Outlet, State, read_front};
 use crate::fragment::FragmentError;
 use bytes::Bytes;
 use messenger::Message;
@@ -22,36 +22,63 @@ impl<O: Outlet> Core<O> {
     pub(super) fn on_objects(&self, outlet: &O, message: &Message) -> Result<(), Malformed> {
         let request = read_front(message)?;
         let (pg, first) = (request.head.pg(), ObjectId::from(request.object));
-        let to = message.reply_to();
+        let (to, is_measured) = (message.reply_to(), request.length.get() > 0);
         let asked = {
             let mut state = self.shared.state.borrow_mut();
-            let held = state.shards.get_mut(&pg).ok_or(Status::NotActive);
+            let State { store, shards, .. } = &mut *state;
+            let held = shards.get_mut(&pg).ok_or(Status::NotActive);
             let known = held.and_then(|held| {
                 held.shard.check_read(&request)?;
-                Ok((held.shard.view().me, held.shard.existence_over(first)))
+                if is_measured {
+                    let waiting = held.shard.unapplied(first);
+                    // What cannot be applied now is told as it is.
+                    let _ = held.shard.settle(store, &waiting, SETTLE_BYTES);
+                }
+                let known = held.shard.existence_over(first);
+                let mut to_come = BTreeMap::new();
+                for object in held.shard.unapplied(first).into_iter().filter(|_| is_measured) {
+                    let key = store.key(pg, object).ok_or(Status::Io)?;
+                    to_come.insert(object.index, space_to_come(&mut held.shard, store, key));
+                }
+                Ok((held.shard.view().me, known, to_come))
             });
-            known.and_then(|(me, known)| {
-                let entries = state.store.fragments.list(pg).map_err(|_| Status::Io)?;
-                Ok((me, known, entries))
+            known.and_then(|(me, known, to_come)| {
+                let entries = store.fragments.list(pg).map_err(|_| Status::Io)?;
+                let sizes = store.fragments.sizes_of(pg);
+                Ok((me, known, to_come, entries, sizes))
             })
         };
-        let (me, known, entries) = match asked {
+        let (me, known, to_come, entries, sizes) = match asked {
             Ok(asked) => asked,
             Err(status) => {
-                let refused = ObjectsReply { status, indexes: Vec::new(), more: false };
-                outlet.reply_to(to, reply(&refused));
+                outlet.reply_to(to, reply(&refused(status)));
                 return Ok(());
             }
         };
         let (worker, outlet) = (self.shared.worker.clone(), outlet.clone());
         self.shared.worker.spawn(async move {
-            let listed = worker.blocking(move || page(entries, me, first, &known.into_iter().collect())).await;
+            let listed = worker
+                .blocking(move || {
+                    let mut told = page(entries, me, first, &known.into_iter().collect())?;
+                    if is_measured {
+                        let taken = |index: &u32| {
+                            let size = sizes(ObjectId { index: *index, ..first }, me);
+                            size.saturating_add_signed(to_come.get(index).copied().unwrap_or(0))
+                        };
+                        told.taken = told.indexes.iter().map(taken).collect();
+                    }
+                    Ok(told)
+                })
+                .await;
             let told = listed.unwrap_or(Err(Status::Io));
-            let refused = |status| ObjectsReply { status, indexes: Vec::new(), more: false };
             outlet.reply_to(to, reply(&told.unwrap_or_else(refused)));
         });
         Ok(())
     }
+}
+
+fn refused(status: Status) -> ObjectsReply {
+    ObjectsReply { status, indexes: Vec::new(), taken: Vec::new(), more: false }
 }
 
 fn reply(told: &ObjectsReply) -> Message {
@@ -82,7 +109,12 @@ fn page(
         }
     }
     let more = found.len() > OBJECTS_LISTED_MAX;
-    Ok(ObjectsReply { status: Status::Ok, indexes: found.into_iter().take(OBJECTS_LISTED_MAX).collect(), more })
+    Ok(ObjectsReply {
+        status: Status::Ok,
+        indexes: found.into_iter().take(OBJECTS_LISTED_MAX).collect(),
+        taken: Vec::new(),
+        more,
+    })
 }
 
 #[cfg(test)]
@@ -96,12 +128,19 @@ mod tests {
 
     fn listed(entries: Vec<Entry>, first: u32, known: &[(u32, bool)]) -> ObjectsReply {
         let first = ObjectId { gfid: Gfid::of_inode(7), index: first };
-        page(entries.into_iter(), ShardIndex::new(1), first, &known.iter().copied().collect()).expect("listed")
+        page(entries.into_iter(), ShardIndex::new(1), first, &known.iter().copied().collect())
+            .expect("listed")
     }
 
     #[test]
     fn directory_and_log_together_tell_what_exists() {
-        let entries = vec![entry(7, 30, 1), entry(8, 31, 1), entry(7, 20, 1), entry(7, 40, 2), entry(7, 5, 1)];
+        let entries = vec![
+            entry(7, 30, 1),
+            entry(8, 31, 1),
+            entry(7, 20, 1),
+            entry(7, 40, 2),
+            entry(7, 5, 1),
+        ];
         let told = listed(entries, 6, &[(30, false), (25, true), (20, true), (u32::MAX, true)]);
         assert_eq!((told.indexes, told.more), (vec![20, 25, u32::MAX], false));
     }
@@ -117,7 +156,8 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_read_is_told() {
-        let broken = || FragmentError::Store { path: "pg".into(), source: std::io::Error::other("broken") };
+        let broken =
+            || FragmentError::Store { path: "pg".into(), source: std::io::Error::other("broken") };
         let first = ObjectId { gfid: Gfid::of_inode(7), index: 0 };
         let told = page([Err(broken())].into_iter(), ShardIndex::new(1), first, &BTreeMap::new());
         assert_eq!(told, Err(Status::Io));

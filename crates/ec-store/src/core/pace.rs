@@ -1,6 +1,7 @@
 //! Keeps background work at a rate.
 //!
-//! Contract: pure, time is passed in. What was not used in the past is not made up for, but for [`BURST`].
+//! Contract: pure, time is passed in. What was not used in the past is not made up for, but for
+//! [`BURST`].
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ impl Pace {
         Self { bytes_per_sec, paid: None }
     }
 
-    /// Another rate from now on. What is owed at the old one is let go: at a very low one it might be hours.
+    /// Another rate from now on. What is owed at the old one is let go: at a very low one it might
+    /// be hours.
     pub fn set_rate(&mut self, bytes_per_sec: u64) {
         *self = Self::new(bytes_per_sec);
     }
@@ -30,8 +32,10 @@ impl Pace {
     /// So many bytes are taken: how long to wait before more are.
     pub fn take(&mut self, bytes: u64, now: Instant) -> Duration {
         if self.bytes_per_sec > 0 {
-            let begin = self.paid.map_or(now, |paid| paid.max(now.checked_sub(BURST).unwrap_or(now)));
-            self.paid = Some(begin + Duration::from_secs_f64(bytes as f64 / self.bytes_per_sec as f64));
+            let begin =
+                self.paid.map_or(now, |paid| paid.max(now.checked_sub(BURST).unwrap_or(now)));
+            self.paid =
+                Some(begin + Duration::from_secs_f64(bytes as f64 / self.bytes_per_sec as f64));
         }
         self.owed(now)
     }

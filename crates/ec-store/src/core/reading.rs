@@ -1,13 +1,16 @@
 //! Serves reads, stats, extents and pieces for other shards.
 //!
-//! Contract: what lies in the page cache is answered inline; the rest on an I/O thread, with the object pinned so that
-//! nothing is applied to its file meanwhile: a read sees exactly the writes that came before it.
+//! Contract: what lies in the page cache is answered inline; the rest on an I/O thread, with the
+//! object pinned so that nothing is applied to its file meanwhile: a read sees exactly the writes
+//! that came before it.
 
+use super::store::CoreStore;
 use super::{Core, Malformed, Outlet, State, read_front};
 use crate::fragment::{
-    FragmentError, FragmentFile, FragmentKey, JoinedCrc, ReadMode, ReadOutcome, SECTOR_BYTES, verify,
+    FragmentError, FragmentFile, FragmentKey, JoinedCrc, ReadMode, ReadOutcome, SECTOR_BYTES,
+    space_of_data, verify,
 };
-use crate::pg::shard::{ReadPlan, SnapPlan, SnapQuestion, Snapshot, Source, StoreError};
+use crate::pg::shard::{PgShard, ReadPlan, SnapPlan, SnapQuestion, Snapshot, Source, StoreError};
 use bytes::Bytes;
 use messenger::buffer::PooledBuf;
 use messenger::{Message, ReplyTo, TrafficClass};
@@ -20,6 +23,8 @@ use zerocopy::IntoBytes;
 
 /// Extents in one reply.
 const EXTENTS_MAX: usize = 4096;
+/// Bytes that are applied before somebody is told what an object, or a file's objects, take.
+pub(super) const SETTLE_BYTES: u64 = 1 << 20;
 /// Bytes that one read may ask for: what a frame carries.
 pub const READ_BYTES_MAX: u64 = 16 << 20;
 
@@ -55,7 +60,12 @@ enum ReadFailure {
 }
 
 impl Reading {
-    fn of(key: FragmentKey, file: Option<Arc<FragmentFile>>, plan: ReadPlan, buffer: PooledBuf) -> Reading {
+    fn of(
+        key: FragmentKey,
+        file: Option<Arc<FragmentFile>>,
+        plan: ReadPlan,
+        buffer: PooledBuf,
+    ) -> Reading {
         Reading { key, file, plan, buffer, joined: JoinedCrc::default() }
     }
 
@@ -79,7 +89,9 @@ impl Reading {
         mode: ReadMode,
     ) -> Result<Option<()>, ReadFailure> {
         for (part, source) in parts {
-            if self.read_file(*at..part.start, mode)?.is_none() || self.read_part(part, source, mode)?.is_none() {
+            if self.read_file(*at..part.start, mode)?.is_none()
+                || self.read_part(part, source, mode)?.is_none()
+            {
                 return Ok(None);
             }
             *at = part.end;
@@ -87,7 +99,12 @@ impl Reading {
         Ok(Some(()))
     }
 
-    fn read_part(&mut self, part: &Range<u64>, source: &Source, mode: ReadMode) -> Result<Option<()>, ReadFailure> {
+    fn read_part(
+        &mut self,
+        part: &Range<u64>,
+        source: &Source,
+        mode: ReadMode,
+    ) -> Result<Option<()>, ReadFailure> {
         let into = part_of(&mut self.buffer, &self.plan.range, part);
         match source {
             Source::Bytes(bytes) => {
@@ -198,7 +215,7 @@ impl<O: Outlet> Core<O> {
         }
         let core = self.clone();
         let outlet = outlet.clone();
-        self.run_read(state, pg, plan, move |state, result| {
+        self.run_read(state, pg, plan, false, move |state, result| {
             match result {
                 Ok(seen) => {
                     Self::count_read(state, seen.data.len());
@@ -208,7 +225,9 @@ impl<O: Outlet> Core<O> {
                     core.note_corrupt(state, pg, object, range);
                     reply_read(&outlet, to, attach, Status::Corrupt, Seen::default());
                 }
-                Err((_, ReadFailure::Io)) => reply_read(&outlet, to, attach, Status::Io, Seen::default()),
+                Err((_, ReadFailure::Io)) => {
+                    reply_read(&outlet, to, attach, Status::Io, Seen::default())
+                }
             }
             drop(timing);
         });
@@ -226,17 +245,20 @@ impl<O: Outlet> Core<O> {
         state.stats.read_bytes += bytes as u64;
     }
 
-    /// Carries a plan out, here if the page cache has it all, else on an I/O thread; unpins, and hands the bytes over.
+    /// Carries a plan out, here if the page cache has it all, else on an I/O thread, a background
+    /// one if nobody but another shard waits; unpins, and hands the bytes over.
     /// A fragment that does not exist gives no bytes.
     fn run_read(
         &self,
         mut state: std::cell::RefMut<'_, State<O>>,
         pg: PgId,
         plan: ReadPlan,
+        is_background: bool,
         done: impl FnOnce(&mut State<O>, Result<Seen, (ObjectId, ReadFailure)>) + 'static,
     ) {
         let object = plan.object;
-        let fragment_bytes = state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
+        let fragment_bytes =
+            state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
         let opened = match state.store.key(pg, object) {
             Some(key) => state.store.fragments.get(key).map(|file| (key, file)).map_err(|error| {
                 tracing::error!(%error, "a fragment cannot be opened");
@@ -273,11 +295,21 @@ impl<O: Outlet> Core<O> {
             }
             Ok(None) => {
                 drop(state);
-                let job = self.shared.worker.blocking(move || {
+                let job = move || {
                     let result = reading.run(ReadMode::Blocking);
                     result.map(|_| reading.finish())
-                });
+                };
                 let core = self.clone();
+                if is_background {
+                    self.shared.worker.spawn(async move {
+                        let result = core.background(job).await.unwrap_or(Err(ReadFailure::Io));
+                        let mut state = core.shared.state.borrow_mut();
+                        Self::unpin(&mut state, pg, object);
+                        done(&mut state, result.map_err(|failure| (object, failure)));
+                    });
+                    return;
+                }
+                let job = self.shared.worker.blocking(job);
                 self.shared.worker.spawn(async move {
                     let result = job.await.unwrap_or(Err(ReadFailure::Io));
                     let mut state = core.shared.state.borrow_mut();
@@ -297,15 +329,19 @@ impl<O: Outlet> Core<O> {
             None => Err(Status::NotActive),
             Some(held) => held.shard.check_read(&request).and_then(|()| {
                 let key = store.key(pg, object).ok_or(Status::Io)?;
-                let stat = store
-                    .fragments
-                    .stat(key)
-                    .map_err(|error| if error.is_erasure() { Status::Corrupt } else { Status::Io })?;
+                // What cannot be applied now is told as it is.
+                let _ = held.shard.settle(store, &[object], SETTLE_BYTES);
+                let stat = store.fragments.stat(key).map_err(|error| {
+                    if error.is_erasure() { Status::Corrupt } else { Status::Io }
+                })?;
                 let (end, allocated) = stat.map_or((0, 0), |s| (s.logical_end, s.allocated_bytes));
                 let (exists, end) = held.shard.stat_over(object, stat.is_some(), end);
+                let to_come = space_to_come(&mut held.shard, store, key);
+                let allocated = space_of_data(allocated).saturating_add_signed(to_come);
                 Ok((exists, end, allocated))
             }),
         };
+        state.count_queued(pg);
         let (exists, logical_end, allocated) = stat.unwrap_or_default();
         let status = stat.map_or_else(|status| status, |_| Status::Ok);
         let reply = StatReply {
@@ -331,7 +367,8 @@ impl<O: Outlet> Core<O> {
                 held.shard.unpin(plan.object);
                 let key = store.key(pg, plan.object).ok_or(Status::Io)?;
                 let file = store.fragments.get(key).map_err(|_| Status::Corrupt)?;
-                let all = file.map_or(Ok(Vec::new()), |f| f.data_extents(plan.range.start, EXTENTS_MAX + 1));
+                let all = file
+                    .map_or(Ok(Vec::new()), |f| f.data_extents(plan.range.start, EXTENTS_MAX + 1));
                 let all = all.map_err(|_| Status::Io)?;
                 // what lies behind the last one asked for is not known
                 let known = if all.len() > EXTENTS_MAX { all[EXTENTS_MAX].start } else { u64::MAX };
@@ -342,7 +379,10 @@ impl<O: Outlet> Core<O> {
             Ok((data, more)) => ExtentsReply { status: Status::Ok, more, data },
             Err(status) => ExtentsReply { status, data: Vec::new(), more: false },
         };
-        outlet.reply_to(message.reply_to(), answer(Kind::ExtentsReply, protocol::encode(&reply), Bytes::new()));
+        outlet.reply_to(
+            message.reply_to(),
+            answer(Kind::ExtentsReply, protocol::encode(&reply), Bytes::new()),
+        );
         Ok(())
     }
 
@@ -350,7 +390,8 @@ impl<O: Outlet> Core<O> {
 
     pub(super) fn on_recovery(&self, outlet: &O, message: &Message) -> Result<(), Malformed> {
         let malformed = Malformed(message.kind);
-        let request: RecoveryRequest = protocol::decode("recovery", &message.front).map_err(|_| malformed)?;
+        let request: RecoveryRequest =
+            protocol::decode("recovery", &message.front).map_err(|_| malformed)?;
         let to = message.reply_to();
         let (pg, epoch, from) = (request.pg, request.epoch, request.from);
         let reply = match &request.body {
@@ -359,26 +400,36 @@ impl<O: Outlet> Core<O> {
                     reply_recovery(outlet, to, &RecoveryReply::NotYet, Bytes::new());
                     return Ok(());
                 }
-                let listed = self.with(pg, |shard, store| shard.list(store, epoch, from, *after, *blank, attached));
-                if let Some(Ok(RecoveryReply::Listed { objects, marks, more, everything, .. })) = listed {
-                    self.give_list(outlet, to, pg, objects, move |objects, bytes| RecoveryReply::Listed {
-                        objects,
-                        bytes,
-                        marks,
-                        more,
-                        everything,
+                let listed = self.with(pg, |shard, store| {
+                    shard.list(store, epoch, from, *after, *blank, attached)
+                });
+                if let Some(Ok(RecoveryReply::Listed {
+                    objects, marks, more, everything, ..
+                })) = listed
+                {
+                    self.give_list(outlet, to, pg, objects, move |objects, bytes| {
+                        RecoveryReply::Listed { objects, bytes, marks, more, everything }
                     });
                     return Ok(());
                 }
                 listed
             }
-            RecoveryBody::Report { objects } => self.with(pg, |shard, store| shard.report(store, epoch, from, objects)),
+            RecoveryBody::Report { objects } => {
+                self.with(pg, |shard, store| shard.report(store, epoch, from, objects))
+            }
             RecoveryBody::Noted => self.with(pg, |shard, store| shard.noted(store, epoch, from)),
             RecoveryBody::Snap { object, offset, length, known, floor } => {
                 if u64::from(*length) > READ_BYTES_MAX {
                     return Err(malformed);
                 }
-                let question = SnapQuestion { epoch, from, object: *object, first: *offset == 0, known, floor };
+                let question = SnapQuestion {
+                    epoch,
+                    from,
+                    object: *object,
+                    first: *offset == 0,
+                    known,
+                    floor,
+                };
                 let range = *offset..offset.checked_add(u64::from(*length)).ok_or(malformed)?;
                 return self.give_piece(outlet, to, pg, &question, range);
             }
@@ -415,15 +466,19 @@ impl<O: Outlet> Core<O> {
             let keys: Vec<_> = objects.iter().filter_map(|object| store.key(pg, *object)).collect();
             store.fragments.sizes(&keys)
         };
-        let (worker, outlet) = (self.shared.worker.clone(), outlet.clone());
+        let (core, outlet) = (self.clone(), outlet.clone());
         self.shared.worker.spawn(async move {
-            let bytes = worker.blocking(sizes).await.unwrap_or_default();
+            let bytes = core.background(sizes).await.unwrap_or_default();
             reply_recovery(&outlet, to, &reply(objects, bytes), Bytes::new());
         });
     }
 
     /// Pins the object at a cut, or says why not.
-    pub(super) fn snapshot(&self, pg: PgId, question: &SnapQuestion<'_>) -> Result<Snapshot, RecoveryReply> {
+    pub(super) fn snapshot(
+        &self,
+        pg: PgId,
+        question: &SnapQuestion<'_>,
+    ) -> Result<Snapshot, RecoveryReply> {
         match self.with(pg, |shard, store| shard.snap(store, question)) {
             None => Err(RecoveryReply::Refused(Status::NotActive)),
             Some(Ok(SnapPlan::Ready(snap))) => Ok(snap),
@@ -453,7 +508,8 @@ impl<O: Outlet> Core<O> {
             }
         };
         let mut state = self.shared.state.borrow_mut();
-        let profile_end = state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
+        let profile_end =
+            state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
         let range = range.start.min(profile_end)..range.end.min(profile_end);
         let described = describe(&mut state, pg, object, &range);
         let (exists, logical_end, fragment_end, data) = match described {
@@ -470,7 +526,7 @@ impl<O: Outlet> Core<O> {
         let piece = RecoveryReply::Piece { exists, logical_end, fragment_end, data, marks };
         let plan = ReadPlan { object, range, parts: Vec::new() };
         let (core, outlet) = (self.clone(), outlet.clone());
-        self.run_read(state, pg, plan, move |state, result| match result {
+        self.run_read(state, pg, plan, true, move |state, result| match result {
             Ok(seen) => reply_recovery(&outlet, to, &piece, seen.data),
             // after a restart the file passes its checksums only when the journal was applied again
             Err((_, ReadFailure::Corrupt(_))) if has_unapplied => {
@@ -488,7 +544,8 @@ impl<O: Outlet> Core<O> {
     }
 }
 
-/// Existence, end of user data, end of the fragment's data, and extents within the range, of a fragment file.
+/// Existence, end of user data, end of the fragment's data, and extents within the range, of a
+/// fragment file.
 #[expect(clippy::type_complexity, reason = "the fields of one reply")]
 fn describe<O>(
     state: &mut State<O>,
@@ -496,7 +553,8 @@ fn describe<O>(
     object: ObjectId,
     range: &Range<u64>,
 ) -> Result<(bool, u64, u64, Vec<(u64, u64)>), Status> {
-    let status = |error: &FragmentError| if error.is_erasure() { Status::Corrupt } else { Status::Io };
+    let status =
+        |error: &FragmentError| if error.is_erasure() { Status::Corrupt } else { Status::Io };
     let key = state.store.key(pg, object).ok_or(Status::NotActive)?;
     let Some(file) = state.store.fragments.get(key).map_err(|e| status(&e))? else {
         return Ok((false, 0, 0, Vec::new()));
@@ -548,6 +606,33 @@ pub(super) fn answer(kind: Kind, front: Bytes, data: Bytes) -> Message {
     Message::new(TrafficClass::Client, kind.to_u16(), front, data)
 }
 
+/// Bytes that a fragment will take more, or less, once all its records are applied.
+pub(super) fn space_to_come(shard: &mut PgShard, store: &mut CoreStore, key: FragmentKey) -> i64 {
+    let more = shard.unapplied_bytes(key.object);
+    let plan = shard.plan(key.object, 0..shard.view().pg.profile.fragment_bytes());
+    shard.unpin(plan.object);
+    let holes: Vec<&Range<u64>> = plan
+        .parts
+        .iter()
+        .filter(|(_, source)| *source == Source::Hole)
+        .map(|(part, _)| part)
+        .collect();
+    if holes.is_empty() {
+        return more as i64;
+    }
+    let Ok(Some(file)) = store.fragments.get(key) else { return more as i64 };
+    let data = file.data_extents(0, EXTENTS_MAX).unwrap_or_default();
+    let overlap = |hole: &Range<u64>| -> u64 {
+        let both =
+            |part: &Range<u64>| part.end.min(hole.end).saturating_sub(part.start.max(hole.start));
+        data.iter().map(both).sum()
+    };
+    let taken = |hole: &Range<u64>| {
+        file.taken(hole.clone()).ok().flatten().unwrap_or_else(|| overlap(hole))
+    };
+    more as i64 - holes.into_iter().map(taken).sum::<u64>() as i64
+}
+
 fn reply_read<O: Outlet>(outlet: &O, to: ReplyTo, attach: u64, status: Status, seen: Seen) {
     let reply = ReadReply { attach: attach.into(), status: status as u8, flags: 0 };
     let message = answer(Kind::ReadReply, Bytes::copy_from_slice(reply.as_bytes()), seen.data);
@@ -569,7 +654,11 @@ mod tests {
 
     #[test]
     fn extents_of_file_and_journal_merge() {
-        let parts = vec![(10..20, Source::Hole), (30..40, Source::Bytes(Bytes::new())), (50..60, Source::Hole)];
+        let parts = vec![
+            (10..20, Source::Hole),
+            (30..40, Source::Bytes(Bytes::new())),
+            (50..60, Source::Hole),
+        ];
         let plan = ReadPlan { object: ObjectId::default(), range: 0..100, parts };
         let file = [5..15, 18..35, 55..70];
         assert_eq!(merge_extents(&plan, &file, u64::MAX), [(5, 5), (20, 20), (60, 10)]);

@@ -1,7 +1,9 @@
-//! Brings a PG's shard back into the in-sync set, and repairs ranges that fail their checksum, from other shards.
+//! Brings a PG's shard back into the in-sync set, and repairs ranges that fail their checksum, from
+//! other shards.
 //!
-//! Contract: what to ask and what fits together is decided by the PG's machine ([`crate::pg::shard::returning`]); this
-//! carries questions and bytes, and decodes. Runs as tasks on the core's worker; one task for each PG.
+//! Contract: what to ask and what fits together is decided by the PG's machine
+//! ([`crate::pg::shard::returning`]); this carries questions and bytes, and decodes. Runs as tasks
+//! on the core's worker; one task for each PG.
 
 use super::backlog::Backlog;
 use super::comparing::{Compared, Sampling};
@@ -28,7 +30,8 @@ const REPORT_BYTES: u64 = 64 << 20;
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// How long to wait before a member is asked again that is not ready.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
-/// The longest sleep for the limit of the rate: it may be lifted meanwhile, and sessions may want an object.
+/// The longest sleep for the limit of the rate: it may be lifted meanwhile, and sessions may want
+/// an object.
 const PACE_SLICE: Duration = Duration::from_millis(100);
 /// How often a range is asked for before its object is put back, to try others first.
 pub(super) const TRIES: usize = 20;
@@ -53,7 +56,8 @@ enum Rate {
 /// How a way back ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Return {
-    /// Everything that was missed by now is rebuilt: ask the monitor for writes (`AskJoin`) in this epoch.
+    /// Everything that was missed by now is rebuilt: ask the monitor for writes (`AskJoin`) in this
+    /// epoch.
     CaughtUp(Epoch),
     /// The disk is too full for a backfill to go on now: see [`Core::backfill_room`].
     TooFull,
@@ -128,11 +132,16 @@ pub(super) struct Way<O: Outlet, M: Members> {
 }
 
 impl<O: Outlet> Core<O> {
-    /// Goes the way back of a shard that is outside the in-sync set of an active PG, as far as one epoch allows.
+    /// Goes the way back of a shard that is outside the in-sync set of an active PG, as far as one
+    /// epoch allows.
     ///
     /// # Errors
     /// Those of this core's journal, files and syncs.
-    pub async fn return_shard<M: Members>(&self, pg: PgId, members: M) -> Result<Return, CoreError> {
+    pub async fn return_shard<M: Members>(
+        &self,
+        pg: PgId,
+        members: M,
+    ) -> Result<Return, CoreError> {
         let Some(way) = self.way(pg, members) else { return Ok(Return::Over) };
         way.shard(PgShard::put_all_back);
         if way.shard(|shard| shard.is_returning()) != Some(true) || !way.list().await? {
@@ -155,13 +164,19 @@ impl<O: Outlet> Core<O> {
                 }
             }
             way.report().await?;
-            match way.shard(|shard| (shard.view().is_joining(), shard.can_join(), shard.to_rebuild())) {
+            match way
+                .shard(|shard| (shard.view().is_joining(), shard.can_join(), shard.to_rebuild()))
+            {
                 None => return Ok(Return::Over),
                 Some((true, true, _)) => {
                     way.with(|shard, store| shard.ready_to_join(store)).transpose()?;
                     self.sync_before(Step::Join).await?; // Rule: JoinSync
                     self.shared.state.borrow_mut().backlogs.remove(&pg);
-                    return Ok(if way.is_current() { Return::Whole(way.epoch) } else { Return::Over });
+                    return Ok(if way.is_current() {
+                        Return::Whole(way.epoch)
+                    } else {
+                        Return::Over
+                    });
                 }
                 Some((false, _, 0)) if !failed => return Ok(Return::CaughtUp(way.epoch)),
                 Some(_) => self.shared.worker.sleep(RETRY_DELAY).await,
@@ -169,8 +184,9 @@ impl<O: Outlet> Core<O> {
         }
     }
 
-    /// Learns what the shard of [`Core::return_shard`] missed, which that does otherwise: so that it can be told how much
-    /// there is to do before any of it is done. False: the epoch is over, or the shard does not return.
+    /// Learns what the shard of [`Core::return_shard`] missed, which that does otherwise: so that
+    /// it can be told how much there is to do before any of it is done. False: the epoch is over,
+    /// or the shard does not return.
     ///
     /// # Errors
     /// Those of this core's journal and syncs.
@@ -187,7 +203,8 @@ impl<O: Outlet> Core<O> {
         Some(Way { core, members, pg, epoch, me, codec, unreported_bytes, reported_at })
     }
 
-    /// Replaces a range that failed its checksum by bytes from other in-sync shards. False: not possible now.
+    /// Replaces a range that failed its checksum by bytes from other in-sync shards. False: not
+    /// possible now.
     ///
     /// # Errors
     /// Those of this core's files.
@@ -196,7 +213,10 @@ impl<O: Outlet> Core<O> {
         let Some(way) = self.way(pg, members) else { return Ok(false) };
         let mut at = range.start / SECTOR_BYTES * SECTOR_BYTES;
         while at < range.end {
-            let end = range.end.next_multiple_of(SECTOR_BYTES).min(at + self.shared.config.recovery_chunk_bytes);
+            let end = range
+                .end
+                .next_multiple_of(SECTOR_BYTES)
+                .min(at + self.shared.config.recovery_chunk_bytes);
             if !way.repair_chunk(object, at..end, avoid).await? {
                 self.shared.state.borrow_mut().trim_wanted = true;
                 return Ok(false);
@@ -207,12 +227,18 @@ impl<O: Outlet> Core<O> {
             let mut state = self.shared.state.borrow_mut();
             state.stats.corrupt_repaired += 1;
             let within = |start, end| range.start <= start && end <= range.end;
-            state.corrupt.retain(|&(p, o, start, end)| (p, o) != (pg, object) || !within(start, end));
-            state.repairs.retain(|r| (r.pg, r.object) != (pg, object) || !within(r.range.start, r.range.end));
-            if state.mends.get(&(pg, object)).is_some_and(|(mend, _)| within(mend.start, mend.end)) {
+            state
+                .corrupt
+                .retain(|&(p, o, start, end)| (p, o) != (pg, object) || !within(start, end));
+            state.repairs.retain(|r| {
+                (r.pg, r.object) != (pg, object) || !within(r.range.start, r.range.end)
+            });
+            if state.mends.get(&(pg, object)).is_some_and(|(mend, _)| within(mend.start, mend.end))
+            {
                 state.mends.remove(&(pg, object));
             }
-            let whole = state.shards.get(&pg).map(|held| held.shard.view().pg.profile.fragment_bytes());
+            let whole =
+                state.shards.get(&pg).map(|held| held.shard.view().pg.profile.fragment_bytes());
             if range.start == 0 && whole.is_some_and(|whole| range.end >= whole) {
                 state.damaged.remove(&(pg, object));
             }
@@ -251,7 +277,11 @@ impl<O: Outlet, M: Members> Way<O, M> {
         RecoveryRequest { pg: self.pg, epoch: self.epoch, from: self.me, body }
     }
 
-    pub(super) async fn ask(&self, member: ShardIndex, body: RecoveryBody) -> Option<(RecoveryReply, Bytes)> {
+    pub(super) async fn ask(
+        &self,
+        member: ShardIndex,
+        body: RecoveryBody,
+    ) -> Option<(RecoveryReply, Bytes)> {
         self.members.ask(member, self.request(body)).await
     }
 
@@ -281,11 +311,15 @@ impl<O: Outlet, M: Members> Way<O, M> {
         }
         while let Some(unlisted) = self.shard(|shard| shard.unlisted()) {
             if unlisted.is_empty() {
-                let Some(result) = self.with(|shard, store| shard.finish_list(store)) else { return Ok(false) };
+                let Some(result) = self.with(|shard, store| shard.finish_list(store)) else {
+                    return Ok(false);
+                };
                 result?;
                 self.core.sync_before(Step::Rebuild).await?; // Rule: JoinBegun
                 self.shard(PgShard::list_is_durable);
-                for member in self.shard(|shard| shard.to_tell_noted()).unwrap_or(ShardSet::EMPTY).iter() {
+                for member in
+                    self.shard(|shard| shard.to_tell_noted()).unwrap_or(ShardSet::EMPTY).iter()
+                {
                     self.ask(member, RecoveryBody::Noted).await;
                 }
                 return Ok(self.is_current());
@@ -307,11 +341,15 @@ impl<O: Outlet, M: Members> Way<O, M> {
         loop {
             let Some(body) = self.shard(|shard| shard.list_body(after)) else { return false };
             let reply = self.ask(member, body).await;
-            let Some((RecoveryReply::Listed { objects, bytes, marks, more, everything }, _)) = reply else {
+            let Some((RecoveryReply::Listed { objects, bytes, marks, more, everything }, _)) =
+                reply
+            else {
                 return false;
             };
             let more = more && !objects.is_empty();
-            self.backlog(|backlog| objects.iter().zip(&bytes).for_each(|(object, bytes)| backlog.add(*object, *bytes)));
+            self.backlog(|backlog| {
+                objects.iter().zip(&bytes).for_each(|(object, bytes)| backlog.add(*object, *bytes))
+            });
             self.shard(|shard| shard.listed(member, &objects, &marks, more, everything));
             if !more {
                 return true;
@@ -330,14 +368,18 @@ impl<O: Outlet, M: Members> Way<O, M> {
         Ok(done)
     }
 
-    /// So many bytes of the object were rebuilt: waits until the limit of the rate allows more. What sessions want does not
-    /// wait, and is rebuilt meanwhile: it counts, and the rest pays for it.
+    /// So many bytes of the object were rebuilt: waits until the limit of the rate allows more.
+    /// What sessions want does not wait, and is rebuilt meanwhile: it counts, and the rest pays for
+    /// it.
     async fn keep_rate(&self, object: ObjectId, bytes: u64, rate: Rate) -> Result<(), CoreError> {
-        let mut owed = self.core.shared.state.borrow_mut().recovery_pace.take(bytes, Instant::now());
+        let mut owed =
+            self.core.shared.state.borrow_mut().recovery_pace.take(bytes, Instant::now());
         let waits = |shard: &mut PgShard| !shard.is_wanted(object);
         while rate == Rate::Limited && !owed.is_zero() && self.shard(waits) == Some(true) {
             match self.shard(PgShard::next_wanted).flatten() {
-                Some(object) => drop(Box::pin(self.rebuild_or_put_back(object, Rate::Unlimited)).await?),
+                Some(object) => {
+                    Box::pin(self.rebuild_or_put_back(object, Rate::Unlimited)).await?;
+                }
                 None => self.core.shared.worker.sleep(owed.min(PACE_SLICE)).await,
             }
             // anew each time: the limit may change meanwhile
@@ -353,14 +395,18 @@ impl<O: Outlet, M: Members> Way<O, M> {
         let mut whole: Option<Whole> = None;
         let mut sampling = Sampling::default();
         loop {
-            let Some(limit) = self.shard(|shard| shard.view().pg.profile.fragment_bytes()) else { return Ok(false) };
+            let Some(limit) = self.shard(|shard| shard.view().pg.profile.fragment_bytes()) else {
+                return Ok(false);
+            };
             let range = at..limit.min(at + self.core.shared.config.recovery_chunk_bytes);
             at = range.end;
-            let Some(chunk) = self.rebuild_chunk(object, range, &mut whole, &mut sampling).await? else {
+            let Some(chunk) = self.rebuild_chunk(object, range, &mut whole, &mut sampling).await?
+            else {
                 return Ok(false);
             };
             self.unreported_bytes.set(self.unreported_bytes.get() + chunk.bytes);
-            let both = cut.take().map_or_else(|| chunk.cut.clone(), |cut| least_cut(cut, &chunk.cut));
+            let both =
+                cut.take().map_or_else(|| chunk.cut.clone(), |cut| least_cut(cut, &chunk.cut));
             let cut = &*cut.insert(both);
             let Some(Whole { exists, logical_end, fragment_end }) = whole else { return Ok(false) };
             self.count_done(|backlog| backlog.reached(object, at));
@@ -383,7 +429,8 @@ impl<O: Outlet, M: Members> Way<O, M> {
         }
     }
 
-    /// Rebuilds what of a range is not here already. `None`: not now. `whole`: what the first answers said.
+    /// Rebuilds what of a range is not here already. `None`: not now. `whole`: what the first
+    /// answers said.
     async fn rebuild_chunk(
         &self,
         object: ObjectId,
@@ -404,8 +451,12 @@ impl<O: Outlet, M: Members> Way<O, M> {
         for part in parts {
             let (at, length) = (part.start, part.end - part.start);
             let ask = |shard: &mut PgShard| shard.snap_body(object, at, length as u32);
-            let Some((pieces, part_cut)) = self.pieces(ask, ShardSet::EMPTY).await else { return Ok(None) };
-            let exists = whole.get_or_insert_with(|| Whole::of(pieces.iter().map(|piece| piece.whole))).exists;
+            let Some((pieces, part_cut)) = self.pieces(ask, ShardSet::EMPTY).await else {
+                return Ok(None);
+            };
+            let exists = whole
+                .get_or_insert_with(|| Whole::of(pieces.iter().map(|piece| piece.whole)))
+                .exists;
             let (data, moved) = self.decode(&pieces, at, length);
             let piece = RebuiltPiece { offset: at, length, data, logical_end: 0 };
             let write = |shard: &mut PgShard, store: &mut super::CoreStore| {
@@ -421,7 +472,11 @@ impl<O: Outlet, M: Members> Way<O, M> {
     }
 
     /// k pieces of one cut, none from `avoid`.
-    async fn pieces(&self, body: impl Fn(&mut PgShard) -> RecoveryBody, avoid: ShardSet) -> Option<(Vec<Piece>, Cut)> {
+    async fn pieces(
+        &self,
+        body: impl Fn(&mut PgShard) -> RecoveryBody,
+        avoid: ShardSet,
+    ) -> Option<(Vec<Piece>, Cut)> {
         self.of_one_cut(body, avoid, Piece::from_reply, |piece| &piece.marks).await
     }
 
@@ -435,12 +490,14 @@ impl<O: Outlet, M: Members> Way<O, M> {
     ) -> Option<(Vec<T>, Cut)> {
         let k = self.codec.k();
         for turn in 0..TRIES {
-            let in_sync = self.shard(|shard| shard.view().pg.in_sync.without(self.me).minus(avoid))?;
+            let in_sync =
+                self.shard(|shard| shard.view().pg.in_sync.without(self.me).minus(avoid))?;
             let mut members: Vec<ShardIndex> = in_sync.iter().collect();
             let shift = turn % members.len().max(1);
             members.rotate_left(shift);
             let mut answers = Vec::with_capacity(k);
-            // one after the other: what a later answer does not know of a session counts as later (`common_cut`)
+            // one after the other: what a later answer does not know of a session counts as later
+            // (`common_cut`)
             for member in members {
                 let question = self.shard(&body)?;
                 let reply = self.ask(member, question).await;
@@ -464,15 +521,20 @@ impl<O: Outlet, M: Members> Way<O, M> {
     fn decode(&self, pieces: &[Piece], offset: u64, length: u64) -> (Vec<(u64, Bytes)>, u64) {
         let extents = union(pieces.iter().flat_map(|p| &p.data), offset, length);
         let length = extents.last().map_or(0, |(_, end)| end - offset);
-        let have: Vec<(ShardIndex, Cow<'_, [u8]>)> =
-            pieces.iter().map(|piece| (piece.shard, of_length(&piece.bytes, length as usize))).collect();
-        let have: Vec<(ShardIndex, &[u8])> = have.iter().map(|(shard, bytes)| (*shard, &bytes[..])).collect();
+        let have: Vec<(ShardIndex, Cow<'_, [u8]>)> = pieces
+            .iter()
+            .map(|piece| (piece.shard, of_length(&piece.bytes, length as usize)))
+            .collect();
+        let have: Vec<(ShardIndex, &[u8])> =
+            have.iter().map(|(shard, bytes)| (*shard, &bytes[..])).collect();
         let mut mine = vec![0; length as usize];
         self.codec
             .reconstruct(&have, &mut [(self.me, &mut mine[..])])
             .expect("k different shards of one length, none of them this one");
         let mine = Bytes::from(mine);
-        let part = |&(start, end): &(u64, u64)| (start, mine.slice((start - offset) as usize..(end - offset) as usize));
+        let part = |&(start, end): &(u64, u64)| {
+            (start, mine.slice((start - offset) as usize..(end - offset) as usize))
+        };
         let data: Vec<(u64, Bytes)> = extents.iter().map(part).collect();
         let bytes = data.iter().map(|(_, b)| b.len() as u64).sum();
         (data, bytes)
@@ -502,7 +564,12 @@ impl<O: Outlet, M: Members> Way<O, M> {
         Ok(())
     }
 
-    async fn repair_chunk(&self, object: ObjectId, range: Range<u64>, avoid: ShardSet) -> Result<bool, CoreError> {
+    async fn repair_chunk(
+        &self,
+        object: ObjectId,
+        range: Range<u64>,
+        avoid: ShardSet,
+    ) -> Result<bool, CoreError> {
         let (offset, length) = (range.start, range.end - range.start);
         for _ in 0..TRIES {
             let ask = |shard: &mut PgShard| shard.repair_body(object, offset, length as u32);
@@ -544,8 +611,14 @@ fn of_length(bytes: &[u8], length: usize) -> Cow<'_, [u8]> {
 }
 
 /// The union of (offset, length) extents as sorted (start, end), within a range.
-fn union<'a>(extents: impl Iterator<Item = &'a (u64, u64)>, offset: u64, length: u64) -> Vec<(u64, u64)> {
-    let clip = |&(start, len): &(u64, u64)| (start.max(offset), start.saturating_add(len).min(offset + length));
+fn union<'a>(
+    extents: impl Iterator<Item = &'a (u64, u64)>,
+    offset: u64,
+    length: u64,
+) -> Vec<(u64, u64)> {
+    let clip = |&(start, len): &(u64, u64)| {
+        (start.max(offset), start.saturating_add(len).min(offset + length))
+    };
     let mut all: Vec<(u64, u64)> = extents.map(clip).filter(|(s, e)| s < e).collect();
     all.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();

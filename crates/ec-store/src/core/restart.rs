@@ -1,8 +1,8 @@
 //! Reads a core's journal again.
 //!
-//! Contract: gives what the last whole checkpoint, the deltas and the records say. Rule: DirectCrc - a direct record
-//! whose bytes are not there ends its PG's part of the journal, durably; this needs the shard's number and so waits for
-//! the PG's first view.
+//! Contract: gives what the last whole checkpoint, the deltas and the records say. Rule:
+//! DirectCrc - a direct record whose bytes are not there ends its PG's part of the journal,
+//! durably; this needs the shard's number and so waits for the PG's first view.
 
 use super::format::{self, Entry};
 use super::store::CoreStore;
@@ -18,8 +18,8 @@ use protocol::{ObjectId, PgId, ShardIndex};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Segments that a journal may still begin when writers are told that the disk is full: the rest of one that was begun, and what
-/// removes files.
+/// Segments that a journal may still begin when writers are told that the disk is full: the rest of
+/// one that was begun, and what removes files.
 const JOURNAL_MARGIN_SEGMENTS: u64 = 2;
 
 /// Opens journal and fragment store.
@@ -28,8 +28,10 @@ pub(super) fn open(
     config: &CoreConfig,
     runtime: &Handle,
 ) -> Result<(CoreStore, HashMap<PgId, Replay>), CoreError> {
-    let (root, cluster) = (dir.root().timed(runtime.operations(), &FRAGMENT_CALLS), dir.superblock().cluster);
-    let fragments = FragmentStore::open(root, config.core, cluster, config.fragment, runtime.locks())?;
+    let (root, cluster) =
+        (dir.root().timed(runtime.operations(), &FRAGMENT_CALLS), dir.superblock().cluster);
+    let fragments =
+        FragmentStore::open(root, config.core, cluster, config.fragment, runtime.locks())?;
     let journal_dir = dir.journal_dir(config.core).timed(runtime.operations(), &JOURNAL_CALLS);
     let (journal, recovered) = Journal::open(journal_dir, config.journal)?;
     if let Some(torn) = recovered.torn {
@@ -48,7 +50,8 @@ pub(super) fn open(
     Ok((CoreStore::new(journal, fragments, segments, space), replays))
 }
 
-/// What the entries of a core's journal, oldest first, say of each PG: the last whole checkpoint, and what came after it.
+/// What the entries of a core's journal, oldest first, say of each PG: the last whole checkpoint,
+/// and what came after it.
 ///
 /// # Errors
 /// [`CoreError::Entry`] for the first that this program does not write.
@@ -68,7 +71,9 @@ pub fn replay(recovered: Vec<RecoveredEntry>) -> Result<HashMap<PgId, Replay>, C
                 replays.entry(pg).or_insert_with(|| Replay::new(pg)).record(lsn, record);
             }
             Entry::Record(..) => {}
-            Entry::Delta(pg, delta) => replays.entry(pg).or_insert_with(|| Replay::new(pg)).delta(&delta),
+            Entry::Delta(pg, delta) => {
+                replays.entry(pg).or_insert_with(|| Replay::new(pg)).delta(&delta)
+            }
             Entry::CheckpointBegin(_) => within = (Some(at) == begin).then_some(number),
             Entry::CheckpointPg(pg, state) if within.is_some() => {
                 replays.entry(pg).or_insert_with(|| Replay::new(pg)).checkpoint(state);
@@ -88,7 +93,8 @@ fn last_checkpoint(entries: &[(Lsn, Entry)]) -> (Option<usize>, u64, Lsn) {
         match entry {
             Entry::CheckpointBegin(begin) => open = Some((at, *begin)),
             Entry::CheckpointEnd(number) => {
-                if let Some((at, begin)) = open.take().filter(|(_, begin)| begin.number == *number) {
+                if let Some((at, begin)) = open.take().filter(|(_, begin)| begin.number == *number)
+                {
                     last = (Some(at), begin.number, begin.upto);
                 }
             }
@@ -99,7 +105,11 @@ fn last_checkpoint(entries: &[(Lsn, Entry)]) -> (Option<usize>, u64, Lsn) {
 }
 
 /// Checks the bytes of a PG's direct records, and cuts at the first that lacks them.
-pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay: Replay) -> Result<Replay, CoreError> {
+pub(super) fn check_direct(
+    store: &mut CoreStore,
+    shard: ShardIndex,
+    mut replay: Replay,
+) -> Result<Replay, CoreError> {
     let pg = replay.pg();
     let DirectBytes { files, lacking } = look_at_direct(store, shard, &replay)?;
     for (lsn, record) in replay.placed() {
@@ -120,7 +130,11 @@ pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay:
 }
 
 /// Does a direct record lack its bytes?
-pub(super) fn lacks_direct(store: &mut CoreStore, shard: ShardIndex, replay: &Replay) -> Result<bool, CoreError> {
+pub(super) fn lacks_direct(
+    store: &mut CoreStore,
+    shard: ShardIndex,
+    replay: &Replay,
+) -> Result<bool, CoreError> {
     Ok(look_at_direct(store, shard, replay)?.lacking.is_some())
 }
 
@@ -132,7 +146,11 @@ struct DirectBytes {
     lacking: Option<(Lsn, ObjectId)>,
 }
 
-fn look_at_direct(store: &mut CoreStore, shard: ShardIndex, replay: &Replay) -> Result<DirectBytes, CoreError> {
+fn look_at_direct(
+    store: &mut CoreStore,
+    shard: ShardIndex,
+    replay: &Replay,
+) -> Result<DirectBytes, CoreError> {
     let mut files = Vec::new();
     for (lsn, record) in replay.direct() {
         let key = FragmentKey { pg: replay.pg(), object: record.object, shard };
@@ -148,7 +166,9 @@ fn look_at_direct(store: &mut CoreStore, shard: ShardIndex, replay: &Replay) -> 
 fn has_bytes(file: &FragmentFile, key: FragmentKey, record: &Record) -> bool {
     let mut bytes = vec![0; record.length as usize];
     let (read, crcs) = match &record.payload {
-        Payload::Direct(crcs) => (file.read_raw(record.offset, &mut bytes, ReadMode::Blocking), crcs),
+        Payload::Direct(crcs) => {
+            (file.read_raw(record.offset, &mut bytes, ReadMode::Blocking), crcs)
+        }
         Payload::Placed(placed) => {
             (file.read_places(placed.placement(), 0, &mut bytes, ReadMode::Blocking), &placed.crcs)
         }

@@ -1,13 +1,16 @@
-//! Scrubbing: compares the shards of a PG on their disks, has what is bad rebuilt, and names what it cannot decide.
+//! Scrubbing: compares the shards of a PG on their disks, has what is bad rebuilt, and names what
+//! it cannot decide.
 //!
-//! Contract: the shard that leads (the lowest of the in-sync set) asks every in-sync shard, itself included, to check a
-//! range of a fragment; one PG at a time, paced by `scrub_bytes_per_sec`. All answers for a range are of one cut, as for
-//! rebuilding: an object that is written all the time is skipped, and counted. What fails a checksum is repaired by the
-//! shard that has it. What differs across shards is believed when a second look with another seed shows it again;
-//! [`crate::scrub`] then says which shard is wrong, and that one rebuilds from the others.
+//! Contract: the shard that leads (the lowest of the in-sync set) asks every in-sync shard, itself
+//! included, to check a range of a fragment; one PG at a time, paced by `scrub_bytes_per_sec`. All
+//! answers for a range are of one cut, as for rebuilding: an object that is written all the time is
+//! skipped, and counted. What fails a checksum is repaired by the shard that has it. What differs
+//! across shards is believed when a second look with another seed shows it again; [`crate::scrub`]
+//! then says which shard is wrong, and that one rebuilds from the others.
 //!
-//! *Light* checks name, header and the CRC32C of every sector, and compares sums only where a fragment is missing; *deep*
-//! compares the sums of all. Both read from the disk: pages that the system holds in memory are dropped first.
+//! *Light* checks name, header and the CRC32C of every sector, and compares sums only where a
+//! fragment is missing; *deep* compares the sums of all. Both read from the disk: pages that the
+//! system holds in memory are dropped first.
 
 use super::reading::READ_BYTES_MAX;
 use super::recovery::{Members, TRIES, Way};
@@ -34,7 +37,8 @@ const PAGE_OBJECTS: usize = 8192;
 const ROUNDS: usize = 3;
 /// Pause before objects left out are tried again.
 const SKIP_PAUSE: Duration = Duration::from_millis(500);
-/// How often a repair that was ordered is looked at, with [`MEND_PAUSE`] between: journals may hold it back for a trim.
+/// How often a repair that was ordered is looked at, with [`MEND_PAUSE`] between: journals may hold
+/// it back for a trim.
 const MEND_LOOKS: usize = 60;
 const MEND_PAUSE: Duration = Duration::from_millis(250);
 
@@ -162,7 +166,9 @@ impl<O: Outlet> Core<O> {
     /// Answers `Objects` and `Sum`.
     pub(super) async fn scrub_answer(&self, request: &RecoveryRequest) -> (RecoveryReply, Bytes) {
         match &request.body {
-            RecoveryBody::Objects { after } => (self.list_page(request.pg, request.epoch, *after).await, Bytes::new()),
+            RecoveryBody::Objects { after } => {
+                (self.list_page(request.pg, request.epoch, *after).await, Bytes::new())
+            }
             RecoveryBody::Sum { .. } => self.sum(request).await,
             _ => (RecoveryReply::Refused(Status::Invalid), Bytes::new()),
         }
@@ -170,7 +176,8 @@ impl<O: Outlet> Core<O> {
 
     /// Is this an in-sync shard of the active PG in this epoch?
     fn is_member(&self, pg: PgId, epoch: Epoch) -> bool {
-        self.view(pg).is_some_and(|view| view.pg.epoch == epoch && view.pg.active && view.is_in_sync())
+        self.view(pg)
+            .is_some_and(|view| view.pg.epoch == epoch && view.pg.active && view.is_in_sync())
     }
 
     async fn list_page(&self, pg: PgId, epoch: Epoch, after: Option<ObjectId>) -> RecoveryReply {
@@ -180,7 +187,7 @@ impl<O: Outlet> Core<O> {
         let shard = self.view(pg).map(|view| view.me);
         let listed = self.shared.state.borrow_mut().store.fragments.list(pg);
         let Ok(entries) = listed else { return RecoveryReply::Refused(Status::Io) };
-        let job = self.shared.worker.blocking(move || {
+        let job = self.background(move || {
             let mut page = BTreeSet::new();
             for entry in entries {
                 let (object, of) = entry?;
@@ -204,7 +211,8 @@ impl<O: Outlet> Core<O> {
 
     async fn sum(&self, request: &RecoveryRequest) -> (RecoveryReply, Bytes) {
         let refused = |status| (RecoveryReply::Refused(status), Bytes::new());
-        let RecoveryBody::Sum { object, offset, length, seed, scrub, known, floor } = &request.body else {
+        let RecoveryBody::Sum { object, offset, length, seed, scrub, known, floor } = &request.body
+        else {
             return refused(Status::Invalid);
         };
         let (pg, object, seed, scrub) = (request.pg, *object, *seed, *scrub);
@@ -214,7 +222,8 @@ impl<O: Outlet> Core<O> {
         let limit = view.pg.profile.fragment_bytes();
         let range = (*offset).min(limit)..offset.saturating_add(u64::from(*length)).min(limit);
         let first = !scrub && *offset == 0;
-        let question = SnapQuestion { epoch: request.epoch, from: request.from, object, first, known, floor };
+        let question =
+            SnapQuestion { epoch: request.epoch, from: request.from, object, first, known, floor };
         let snap = match self.snapshot(pg, &question) {
             Ok(snap) => snap,
             Err(reply) => return (reply, Bytes::new()),
@@ -229,7 +238,10 @@ impl<O: Outlet> Core<O> {
         let Some(found) = found else {
             let (exists, logical_end, fragment_end) = (false, 0, 0);
             let (corrupt, marks) = (Vec::new(), snap.marks);
-            return (RecoveryReply::Summed { exists, logical_end, fragment_end, corrupt, marks }, Bytes::new());
+            return (
+                RecoveryReply::Summed { exists, logical_end, fragment_end, corrupt, marks },
+                Bytes::new(),
+            );
         };
         if !found.corrupt.is_empty() && snap.has_unapplied {
             // after a restart the file passes its checksums only when the journal was applied again
@@ -245,7 +257,13 @@ impl<O: Outlet> Core<O> {
         }
         let corrupt = found.corrupt.iter().map(|r| (r.start, r.end - r.start)).collect();
         let (logical_end, fragment_end) = (found.logical_end, found.fragment_end);
-        let reply = RecoveryReply::Summed { exists: true, logical_end, fragment_end, corrupt, marks: snap.marks };
+        let reply = RecoveryReply::Summed {
+            exists: true,
+            logical_end,
+            fragment_end,
+            corrupt,
+            marks: snap.marks,
+        };
         (reply, found.sums.into())
     }
 
@@ -285,7 +303,7 @@ impl<O: Outlet> Core<O> {
                 return Err(Status::Io);
             }
         };
-        let job = self.shared.worker.blocking(move || inspect(&file, &range, seed, scrub));
+        let job = self.background(move || inspect(&file, &range, seed, scrub));
         match job.await {
             Ok(Ok(found)) => Ok(Some(found)),
             Ok(Err(error)) => {
@@ -296,7 +314,8 @@ impl<O: Outlet> Core<O> {
         }
     }
 
-    /// Notes that a range of a fragment here is wrong though it passes its checksums, or is missing.
+    /// Notes that a range of a fragment here is wrong though it passes its checksums, or is
+    /// missing.
     pub(super) fn mend(
         &self,
         pg: PgId,
@@ -356,7 +375,9 @@ impl<O: Outlet> Core<O> {
                             continue;
                         }
                         match way.confirm(object, deep).await? {
-                            Some(finding) if finding.wrong.is_empty() => scrubbed.findings.push(finding),
+                            Some(finding) if finding.wrong.is_empty() => {
+                                scrubbed.findings.push(finding)
+                            }
                             Some(_) => ordered.push(object),
                             // seen once: a checksum that its shard has repaired already
                             None => scrubbed.totals.repaired += 1,
@@ -377,8 +398,9 @@ impl<O: Outlet> Core<O> {
         Some(scrubbed)
     }
 
-    /// The operator says that a shard of an object is wrong: has everything that does not match rebuilt there. Gives what
-    /// is left to repair. `None`: the PG's epoch is over, or this core's shard does not lead.
+    /// The operator says that a shard of an object is wrong: has everything that does not match
+    /// rebuilt there. Gives what is left to repair. `None`: the PG's epoch is over, or this core's
+    /// shard does not lead.
     pub async fn repair_shard<M: Members>(
         &self,
         pg: PgId,
@@ -409,7 +431,11 @@ impl<O: Outlet, M: Members> Way<O, M> {
     }
 
     /// Asks a shard, which may be this one.
-    async fn ask_any(&self, shard: ShardIndex, body: RecoveryBody) -> Option<(RecoveryReply, Bytes)> {
+    async fn ask_any(
+        &self,
+        shard: ShardIndex,
+        body: RecoveryBody,
+    ) -> Option<(RecoveryReply, Bytes)> {
         if shard != self.me {
             return self.ask(shard, body).await;
         }
@@ -450,7 +476,8 @@ impl<O: Outlet, M: Members> Way<O, M> {
         let mut look = Look::default();
         let mut at = 0;
         loop {
-            let length = self.core.shared.config.recovery_chunk_bytes.min(profile.fragment_bytes() - at);
+            let length =
+                self.core.shared.config.recovery_chunk_bytes.min(profile.fragment_bytes() - at);
             let Some(answers) = self.answers(object, at, length, seed).await else {
                 return if self.is_current() { Seen::Busy } else { Seen::Over };
             };
@@ -467,7 +494,9 @@ impl<O: Outlet, M: Members> Way<O, M> {
             let logical_end = answers.iter().map(|answer| answer.logical_end).max().unwrap_or(0);
             for answer in answers.iter().filter(|answer| !answer.corrupt.is_empty()) {
                 look.corrupt = look.corrupt.with(answer.shard);
-                let of = |&(start, length): &(u64, u64)| (start..start + length, ShardSet::only(answer.shard));
+                let of = |&(start, length): &(u64, u64)| {
+                    (start..start + length, ShardSet::only(answer.shard))
+                };
                 look.found.extend(answer.corrupt.iter().map(of));
             }
             if seed.is_some() {
@@ -477,8 +506,8 @@ impl<O: Outlet, M: Members> Way<O, M> {
                 let found = judge(&*self.codec, &comparable(&answers, length), may_be_lost);
                 look.found.extend(found.iter().map(|m: &Mismatch| (m.bytes(at), m.wrong)));
             }
-            look.bytes +=
-                answers.iter().filter(|answer| answer.exists).count() as u64 * length.min(look.end.saturating_sub(at));
+            look.bytes += answers.iter().filter(|answer| answer.exists).count() as u64
+                * length.min(look.end.saturating_sub(at));
             self.pace(length).await;
             at += length;
             if at >= look.end.min(profile.fragment_bytes()) {
@@ -495,7 +524,13 @@ impl<O: Outlet, M: Members> Way<O, M> {
     }
 
     /// The answers of all in-sync shards, of one cut. `None`: not now.
-    async fn answers(&self, object: ObjectId, at: u64, length: u64, seed: Option<u64>) -> Option<Vec<Answer>> {
+    async fn answers(
+        &self,
+        object: ObjectId,
+        at: u64,
+        length: u64,
+        seed: Option<u64>,
+    ) -> Option<Vec<Answer>> {
         let mut known = Known::new();
         for turn in 0..TRIES {
             let mut answers = Vec::new();
@@ -503,16 +538,27 @@ impl<O: Outlet, M: Members> Way<O, M> {
             let shift = turn % in_sync.len().max(1);
             in_sync.rotate_left(shift);
             for &shard in &in_sync {
-                let body = self.shard(|pg| pg.scrub_body(object, at, length as u32, seed, &known))?;
+                let body =
+                    self.shard(|pg| pg.scrub_body(object, at, length as u32, seed, &known))?;
                 match self.ask_any(shard, body).await {
-                    Some((RecoveryReply::Summed { exists, logical_end, fragment_end, corrupt, marks }, sums)) => {
-                        answers.push(Answer { shard, exists, logical_end, fragment_end, corrupt, marks, sums })
-                    }
+                    Some((
+                        RecoveryReply::Summed { exists, logical_end, fragment_end, corrupt, marks },
+                        sums,
+                    )) => answers.push(Answer {
+                        shard,
+                        exists,
+                        logical_end,
+                        fragment_end,
+                        corrupt,
+                        marks,
+                        sums,
+                    }),
                     _ => break,
                 }
             }
             if answers.len() == in_sync.len() {
-                let marks: Vec<&[SessionMark]> = answers.iter().map(|answer| &answer.marks[..]).collect();
+                let marks: Vec<&[SessionMark]> =
+                    answers.iter().map(|answer| &answer.marks[..]).collect();
                 match clean_cut(Rules::default(), &marks) {
                     Ok(_) => {
                         answers.sort_unstable_by_key(|answer| answer.shard);
@@ -526,7 +572,8 @@ impl<O: Outlet, M: Members> Way<O, M> {
         None
     }
 
-    /// Looks again at what did not match, and orders what the evidence decides. `None`: it matches now.
+    /// Looks again at what did not match, and orders what the evidence decides. `None`: it matches
+    /// now.
     async fn confirm(&self, object: ObjectId, deep: bool) -> Option<Option<Finding>> {
         for _ in 0..TRIES {
             match self.look(object, deep).await {
@@ -560,7 +607,8 @@ impl<O: Outlet, M: Members> Way<O, M> {
         }
     }
 
-    /// Waits until an object that is being repaired matches; gives what is still wrong when it takes too long.
+    /// Waits until an object that is being repaired matches; gives what is still wrong when it
+    /// takes too long.
     async fn wait_mended(&self, object: ObjectId) -> Option<Option<Finding>> {
         let mut last = Finding { object, range: 0..0, wrong: ShardSet::EMPTY };
         for _ in 0..MEND_LOOKS {
@@ -588,7 +636,11 @@ fn comparable(answers: &[Answer], length: u64) -> Vec<ShardSums> {
 
 /// The sums of a range as told, or those of zeros where there is no fragment.
 pub(super) fn comparable_sums(exists: bool, sums: &Bytes, length: u64) -> Vec<u8> {
-    if exists { sums.to_vec() } else { vec![0; (length as usize).div_ceil(SUM_UNIT_BYTES) * SUM_BYTES] }
+    if exists {
+        sums.to_vec()
+    } else {
+        vec![0; (length as usize).div_ceil(SUM_UNIT_BYTES) * SUM_BYTES]
+    }
 }
 
 /// Drawn for every look, so that what one set of sums misses another need not.
@@ -596,7 +648,9 @@ pub(super) fn fresh_seed() -> u64 {
     disk::random_u128().map_or_else(
         |error| {
             tracing::warn!(%error, "no random numbers from the system: the clock gives the seed");
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |t| t.as_nanos() as u64)
+            std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(1, |t| t.as_nanos() as u64)
         },
         |random| random as u64,
     )

@@ -1,16 +1,21 @@
 //! Journal and fragment store of one core, as the PG machines use them.
 //!
-//! Contract: one owner thread. A failure of the disk poisons: everything is refused until the core is opened again.
+//! Contract: one owner thread. A failure of the disk poisons: everything is refused until the core
+//! is opened again.
 
 use super::format::{self, CheckpointBegin, RecordHead};
 use super::sync_job::SyncFiles;
 use crate::fragment::{
-    FragmentError, FragmentFile, FragmentKey, FragmentStore, FragmentVersion, Mark, SECTOR_BYTES, sector_crcs,
+    FragmentError, FragmentFile, FragmentKey, FragmentStore, FragmentVersion, Mark, SECTOR_BYTES,
+    sector_crcs,
 };
 use crate::journal::{Journal, JournalError, Location};
 use crate::medium::Dir;
-use crate::pg::shard::{Change, Item, Lsn, Payload, PgState, Placed, Record, ShardStore, StoreError, Summed};
+use crate::pg::shard::{
+    Change, Item, Lsn, Payload, PgState, Placed, Record, ShardStore, StoreError, Summed,
+};
 use crate::space::DiskSpace;
+use crate::throttle::Unflushed;
 use bytes::Bytes;
 use protocol::shard::space_taken;
 use protocol::{ObjectId, PgId, Profile, ShardIndex};
@@ -36,9 +41,14 @@ pub struct CoreStore {
     pub(super) data_crc: Option<u32>,
     /// Files with data of direct writes since they were synced last.
     direct: BTreeMap<FragmentKey, Arc<FragmentFile>>,
+    /// Bytes of direct writes since the start.
+    direct_bytes: u64,
+    /// Changes of fragment files that no write-back has begun for.
+    pub(super) unflushed: Unflushed,
     /// Places that records in the journal name.
     named: NamedPlaces,
-    /// Files changed by a rebuild: their checksums are in no journal record, see [`FragmentFile::flush`].
+    /// Files changed by a rebuild: their checksums are in no journal record, see
+    /// [`FragmentFile::flush`].
     rebuilt: BTreeMap<FragmentKey, Arc<FragmentFile>>,
     /// Directories in which fragments were deleted since they were synced last.
     deleted_in: HashMap<PgId, Dir>,
@@ -47,7 +57,8 @@ pub struct CoreStore {
     pub(super) space: DiskSpace,
     /// See [`CoreStore::set_roomy`].
     is_roomy: bool,
-    /// Position of the last item, if nothing reaches journal and fragments: [`super::CoreConfig::cut_after_pg`].
+    /// Position of the last item, if nothing reaches journal and fragments:
+    /// [`super::CoreConfig::cut_after_pg`].
     cut: Option<Lsn>,
     poisoned: Option<String>,
     crcs: Vec<u32>,
@@ -59,14 +70,15 @@ pub struct CoreStore {
 #[derive(Debug)]
 struct Named {
     file: Arc<FragmentFile>,
-    /// And once it is applied those that its slots have left: the map that a kill leaves may still have them there, and older records
-    /// are then written to them again.
+    /// And once it is applied those that its slots have left: the map that a kill leaves may still
+    /// have them there, and older records are then written to them again.
     places: Vec<u16>,
     bytes: u64,
 }
 
-/// The places that records in the journal name, whether the records count or were dropped since the start: they are not taken again before the
-/// journal is trimmed beyond them. Rule: PlaceKeep. Holding the files keeps these open, and what they know.
+/// The places that records in the journal name, whether the records count or were dropped since the
+/// start: they are not taken again before the journal is trimmed beyond them. Rule: PlaceKeep.
+/// Holding the files keeps these open, and what they know.
 #[derive(Debug, Default)]
 struct NamedPlaces {
     records: BTreeMap<Lsn, Named>,
@@ -126,6 +138,8 @@ impl CoreStore {
             places: HashMap::new(),
             data_crc: None,
             direct: BTreeMap::new(),
+            direct_bytes: 0,
+            unflushed: Unflushed::default(),
             named: NamedPlaces::default(),
             rebuilt: BTreeMap::new(),
             deleted_in: HashMap::new(),
@@ -162,9 +176,12 @@ impl CoreStore {
         self.places.get(&pg).map(|place| FragmentKey { pg, object, shard: place.shard })
     }
 
-    /// The fragment's file if there is one. A damaged header is replaced: the bytes of direct records behind it are as
-    /// good as before, but those in slots that were moved.
-    pub(super) fn open_damaged_too(&mut self, key: FragmentKey) -> Result<Option<Arc<FragmentFile>>, FragmentError> {
+    /// The fragment's file if there is one. A damaged header is replaced: the bytes of direct
+    /// records behind it are as good as before, but those in slots that were moved.
+    pub(super) fn open_damaged_too(
+        &mut self,
+        key: FragmentKey,
+    ) -> Result<Option<Arc<FragmentFile>>, FragmentError> {
         match (self.fragments.get(key), self.places.get(&key.pg)) {
             (Err(FragmentError::BadHeader { .. }), Some(place)) => {
                 self.fragments.get_or_create(key, place.profile).map(Some)
@@ -231,9 +248,11 @@ impl CoreStore {
         lsn
     }
 
-    /// What must be synced before records count as durable: the data of direct writes; `all`: everything applied too.
+    /// What must be synced before records count as durable: the data of direct writes; `all`:
+    /// everything applied too.
     pub(super) fn take_unsynced(&mut self, all: bool) -> SyncFiles {
-        let applied: Vec<_> = if all { self.applied_beside_direct().cloned().collect() } else { Vec::new() };
+        let applied: Vec<_> =
+            if all { self.applied_beside_direct().cloned().collect() } else { Vec::new() };
         let mut files: Vec<_> = std::mem::take(&mut self.direct).into_values().collect();
         let mut dirs = Vec::new();
         if all {
@@ -245,34 +264,42 @@ impl CoreStore {
 
     /// Files with changes that were applied, but for those of direct writes.
     fn applied_beside_direct(&self) -> impl Iterator<Item = &Arc<FragmentFile>> {
-        let is_direct =
-            |file: &Arc<FragmentFile>| self.direct.get(&file.key()).is_some_and(|other| Arc::ptr_eq(other, file));
+        let is_direct = |file: &Arc<FragmentFile>| {
+            self.direct.get(&file.key()).is_some_and(|other| Arc::ptr_eq(other, file))
+        };
         self.fragments.dirty_files().filter(move |file| !is_direct(file))
     }
 
     /// How many files and directories [`CoreStore::take_unsynced`] would give.
     pub(super) fn unsynced_files(&self, all: bool) -> usize {
-        let beside = if all { self.applied_beside_direct().count() + self.deleted_in.len() } else { 0 };
+        let beside =
+            if all { self.applied_beside_direct().count() + self.deleted_in.len() } else { 0 };
         self.direct.len() + beside
     }
 
     /// A sync did not happen: what it was to sync is still unsynced.
     pub(super) fn put_back(&mut self, unsynced: SyncFiles) {
         for file in unsynced.files {
-            // one that is there already is the same, or its successor after a delete: that one must not be forgotten
+            // one that is there already is the same, or its successor after a delete: that one must
+            // not be forgotten
             self.direct.entry(file.key()).or_insert(file);
         }
         self.deleted_in.extend(unsynced.dirs);
     }
 
     /// Appends a checkpoint of all PGs that allows records before `upto` to go.
-    pub(super) fn append_checkpoint(&mut self, upto: Lsn, states: &[(PgId, PgState)]) -> Result<Lsn, StoreError> {
+    pub(super) fn append_checkpoint(
+        &mut self,
+        upto: Lsn,
+        states: &[(PgId, PgState)],
+    ) -> Result<Lsn, StoreError> {
         self.check_poison()?;
         if let Some(last) = self.cut {
             return Ok(last);
         }
         let number = self.journal.last_lsn() + 1;
-        let begin = postcard::to_stdvec(&CheckpointBegin { number, upto }).expect("an encodable type");
+        let begin =
+            postcard::to_stdvec(&CheckpointBegin { number, upto }).expect("an encodable type");
         let first = self.append_exempt(format::CHECKPOINT_BEGIN, &begin)?;
         for (pg, state) in states {
             self.append_exempt(format::CHECKPOINT_PG, &format::pg_front(*pg, state))?;
@@ -282,16 +309,21 @@ impl CoreStore {
     }
 
     fn append_exempt(&mut self, kind: u8, front: &[u8]) -> Result<Lsn, StoreError> {
-        let at = self.journal.append_exempt(kind, front, &[]).map_err(|error| self.journal_error(error))?;
+        let at = self
+            .journal
+            .append_exempt(kind, front, &[])
+            .map_err(|error| self.journal_error(error))?;
         Ok(self.note(at, 0))
     }
 
-    /// Would a trim of the records before `upto` let a whole segment go? It may hold none that still count.
+    /// Would a trim of the records before `upto` let a whole segment go? It may hold none that
+    /// still count.
     pub(super) fn has_segment_before(&self, upto: Lsn) -> bool {
         self.segments.get(1).is_some_and(|(_, first)| *first <= upto)
     }
 
-    /// A checkpoint that begins at `checkpoint` and lets records before `upto` go is durable: deletes whole segments.
+    /// A checkpoint that begins at `checkpoint` and lets records before `upto` go is durable:
+    /// deletes whole segments.
     pub(super) fn trim(&mut self, upto: Lsn, checkpoint: Lsn) -> Result<(), StoreError> {
         let keep = upto.min(checkpoint);
         while self.segments.len() > 1 && self.segments[1].1 <= keep {
@@ -306,23 +338,34 @@ impl CoreStore {
         Mark { version: FragmentVersion::default(), logical_end }
     }
 
-    fn change(&mut self, key: FragmentKey, profile: Profile, change: &Change<'_>) -> Result<(), FragmentError> {
+    fn change(
+        &mut self,
+        key: FragmentKey,
+        profile: Profile,
+        change: &Change<'_>,
+    ) -> Result<(), FragmentError> {
         match *change {
             Change::Write { lsn, offset, data, crcs, logical_end } => {
                 self.write_through(key, profile, lsn, offset, (data, crcs), logical_end)
             }
             Change::Point { lsn, offset, placed, logical_end } => {
                 let file = self.fragments.get_or_create(key, profile)?;
-                let left = file.point(offset, placed.placement(), &placed.crcs, Self::mark(logical_end))?;
+                let left =
+                    file.point(offset, placed.placement(), &placed.crcs, Self::mark(logical_end))?;
                 self.named.leave(lsn, &file, left);
                 Ok(())
             }
-            Change::Publish { offset, crcs, logical_end } => {
-                self.fragments.get_or_create(key, profile)?.publish(offset, crcs, Self::mark(logical_end))
-            }
+            Change::Publish { offset, crcs, logical_end } => self
+                .fragments
+                .get_or_create(key, profile)?
+                .publish(offset, crcs, Self::mark(logical_end)),
             Change::Punch { offset, length, logical_end } => {
                 let length = length.min(profile.fragment_bytes().saturating_sub(offset));
-                self.fragments.get_or_create(key, profile)?.punch(offset, length, Self::mark(logical_end))
+                self.fragments.get_or_create(key, profile)?.punch(
+                    offset,
+                    length,
+                    Self::mark(logical_end),
+                )
             }
             Change::Truncate { offset, logical_end } => {
                 let file = self.fragments.get_or_create(key, profile)?;
@@ -357,7 +400,8 @@ impl CoreStore {
             &made
         });
         let file = self.fragments.get_or_create(key, profile);
-        let result = file.and_then(|file| file.write_at(lsn.0, offset, data, crcs, Self::mark(logical_end)));
+        let result =
+            file.and_then(|file| file.write_at(lsn.0, offset, data, crcs, Self::mark(logical_end)));
         self.crcs = made;
         self.space.wrote(space_taken(data.len() as u64));
         result
@@ -378,7 +422,8 @@ impl CoreStore {
                 at += 1;
                 continue;
             }
-            let (mut gather, mut sums) = (std::mem::take(&mut self.gather), std::mem::take(&mut self.gathered_crcs));
+            let (mut gather, mut sums) =
+                (std::mem::take(&mut self.gather), std::mem::take(&mut self.gathered_crcs));
             gather.clear();
             sums.clear();
             let (mut first, mut end, mut summed, mut last) = (0, 0, true, Lsn::default());
@@ -401,10 +446,18 @@ impl CoreStore {
         Ok(())
     }
 
-    /// Bytes of a record went to a file, to be synced before the record counts as durable; gives their checksums.
-    fn note_direct(&mut self, key: FragmentKey, file: Arc<FragmentFile>, data: &Summed) -> Box<[u32]> {
+    /// Bytes of a record went to a file, to be synced before the record counts as durable; gives
+    /// their checksums.
+    fn note_direct(
+        &mut self,
+        key: FragmentKey,
+        file: Arc<FragmentFile>,
+        data: &Summed,
+    ) -> Box<[u32]> {
         self.space.wrote(space_taken(data.len() as u64));
         self.direct.insert(key, file);
+        self.direct_bytes += data.len() as u64;
+        self.unflushed.note(key, data.len() as u64);
         data.crcs().map_or_else(
             || {
                 let mut crcs = Vec::with_capacity(data.len() / SECTOR_BYTES as usize);
@@ -419,7 +472,16 @@ impl CoreStore {
     fn named_by(&self, pg: PgId, record: &Record) -> Option<Named> {
         let Payload::Placed(placed) = &record.payload else { return None };
         let file = self.direct.get(&self.key(pg, record.object)?)?;
-        Some(Named { file: Arc::clone(file), places: placed.places.to_vec(), bytes: u64::from(record.length) })
+        Some(Named {
+            file: Arc::clone(file),
+            places: placed.places.to_vec(),
+            bytes: u64::from(record.length),
+        })
+    }
+
+    /// Bytes since the start that a sync makes durable: those of the journal and of direct writes.
+    pub(super) fn bytes_to_sync(&self) -> u64 {
+        self.journal.appended_bytes() + self.direct_bytes
     }
 
     /// Bytes that records in the journal have placed elsewhere.
@@ -447,7 +509,8 @@ impl CoreStore {
         std::mem::take(&mut self.named.left)
     }
 
-    /// The files of those of these fragments of which still no record names a place: what they have beside their slots may be given back.
+    /// The files of those of these fragments of which still no record names a place: what they have
+    /// beside their slots may be given back.
     pub(super) fn unnamed_files(&mut self, keys: &[FragmentKey]) -> Vec<Arc<FragmentFile>> {
         let unnamed = keys.iter().filter(|key| !self.named.files.contains_key(key));
         unnamed.filter_map(|key| self.fragments.get(*key).ok().flatten()).collect()
@@ -459,7 +522,8 @@ impl CoreStore {
         self.journal.keep_segments(is_roomy);
     }
 
-    /// Files that this object's rebuild changed keep their checksums across the death of the process.
+    /// Files that this object's rebuild changed keep their checksums across the death of the
+    /// process.
     pub(super) fn note_rebuilt(&mut self, pg: PgId, object: ObjectId) {
         let Some(key) = self.key(pg, object) else { return };
         if let Ok(Some(file)) = self.fragments.get(key) {
@@ -477,7 +541,8 @@ fn run_length(changes: &[Change<'_>]) -> usize {
     for change in changes {
         match change {
             Change::Write { offset, data, .. }
-                if next.is_none_or(|next| next == *offset) && bytes + data.len() <= GATHER_BYTES_MAX =>
+                if next.is_none_or(|next| next == *offset)
+                    && bytes + data.len() <= GATHER_BYTES_MAX =>
             {
                 (count, next) = (count + 1, Some(offset + data.len() as u64));
                 bytes += data.len();
@@ -515,10 +580,14 @@ impl ShardStore for CoreStore {
                         let data = format::encode_placed(placed);
                         self.journal.append(format::PLACED, head.as_bytes(), &[data.into()], None)
                     }
-                    Payload::Nothing => self.journal.append(format::RECORD, head.as_bytes(), &[], None),
+                    Payload::Nothing => {
+                        self.journal.append(format::RECORD, head.as_bytes(), &[], None)
+                    }
                 }
             }
-            Item::Delta(delta) => self.journal.append_exempt(format::DELTA, &format::pg_front(pg, delta), &[]),
+            Item::Delta(delta) => {
+                self.journal.append_exempt(format::DELTA, &format::pg_front(pg, delta), &[])
+            }
         };
         let names = match item {
             Item::Record(record) => self.named_by(pg, record),
@@ -552,25 +621,41 @@ impl ShardStore for CoreStore {
         data: &Summed,
     ) -> Result<Box<[u32]>, StoreError> {
         self.check_poison()?;
-        let place = *self.places.get(&pg).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
+        let place = *self
+            .places
+            .get(&pg)
+            .ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
         let key = FragmentKey { pg, object, shard: place.shard };
-        let file = self.fragments.get_or_create(key, place.profile).map_err(Self::fragment_error)?;
+        let file =
+            self.fragments.get_or_create(key, place.profile).map_err(Self::fragment_error)?;
         file.write_data_only(offset, data).map_err(Self::fragment_error)?;
         Ok(self.note_direct(key, file, data))
     }
 
-    fn place(&mut self, pg: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Option<Placed>, StoreError> {
+    fn place(
+        &mut self,
+        pg: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Summed,
+    ) -> Result<Option<Placed>, StoreError> {
         self.check_poison()?;
         let has_room = self.named.bytes() + (data.len() as u64) <= self.journal.bytes_max();
-        let Some(key) = self.key(pg, object).filter(|_| self.is_roomy && has_room && !self.is_cut()) else {
+        let Some(key) =
+            self.key(pg, object).filter(|_| self.is_roomy && has_room && !self.is_cut())
+        else {
             return Ok(None);
         };
-        // What is damaged is left to those who repair it, and what is not there has nothing to be kept for readers.
+        // What is damaged is left to those who repair it, and what is not there has nothing to be
+        // kept for readers.
         let Ok(Some(file)) = self.fragments.get(key) else { return Ok(None) };
-        if !self.named.files.contains_key(&key) && self.named.files.len() >= self.fragments.held_files_max() {
+        if !self.named.files.contains_key(&key)
+            && self.named.files.len() >= self.fragments.held_files_max()
+        {
             return Ok(None);
         }
-        let Some((slot_bytes, places)) = file.place(offset, data).map_err(Self::fragment_error)? else {
+        let Some((slot_bytes, places)) = file.place(offset, data).map_err(Self::fragment_error)?
+        else {
             return Ok(None);
         };
         let crcs = self.note_direct(key, file, data);
@@ -588,12 +673,26 @@ impl ShardStore for CoreStore {
         if self.is_cut() {
             return Ok(());
         }
-        let key = self.key(pg, object).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
+        let key =
+            self.key(pg, object).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
+        for change in changes {
+            match change {
+                Change::Write { data, .. } => self.unflushed.note(key, data.len() as u64),
+                Change::Punch { .. } | Change::Truncate { .. } => self.unflushed.note(key, 0),
+                // their bytes were counted when they were written
+                Change::Point { .. }
+                | Change::Publish { .. }
+                | Change::Delete
+                | Change::Nothing => {}
+            }
+        }
         self.apply_coalesced(key, *profile, changes).map_err(Self::fragment_error)
     }
 
     fn objects(&mut self, pg: PgId) -> Result<Vec<ObjectId>, StoreError> {
-        let Some(Place { shard, .. }) = self.places.get(&pg).copied() else { return Ok(Vec::new()) };
+        let Some(Place { shard, .. }) = self.places.get(&pg).copied() else {
+            return Ok(Vec::new());
+        };
         let all = self.fragments.list(pg).map_err(Self::fragment_error)?;
         let mine = |entry: Result<(ObjectId, ShardIndex), FragmentError>| match entry {
             Ok((object, s)) => (s == shard).then_some(Ok(object)),

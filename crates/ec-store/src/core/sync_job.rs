@@ -1,8 +1,10 @@
 //! One sync of a core: its journal, and files beside it, by one thread or by several at once.
 //!
-//! Contract: `Send`, touches nothing of the core. Several threads give the disk several flushes at a time, which it ends together. Journal and
-//! files may become durable in any order (Rule: DirectSync): a record counts as durable when all of this is, and a restart that finds a
-//! record without its bytes cuts the journal there. Names are synced last, when the journal of the file system mostly has them already.
+//! Contract: `Send`, touches nothing of the core. Several threads give the disk several flushes at
+//! a time, which it ends together. Journal and files may become durable in any order (Rule:
+//! DirectSync): a record counts as durable when all of this is, and a restart that finds a record
+//! without its bytes cuts the journal there. Names are synced last, when the journal of the file
+//! system mostly has them already.
 
 use crate::fragment::{self, FragmentError, FragmentFile};
 use crate::journal::{JournalError, Lsn, SyncHandle};
@@ -43,7 +45,8 @@ impl From<JournalError> for SyncFailure {
     }
 }
 
-/// What became of a sync: how far the journal is durable; or what it was to sync beside it, some of which may be.
+/// What became of a sync: how far the journal is durable; or what it was to sync beside it, some of
+/// which may be.
 pub(super) type SyncResult = Result<Lsn, (SyncFailure, SyncFiles)>;
 
 /// See the module.
@@ -72,9 +75,13 @@ impl SyncJob {
         self.result(self.lane())
     }
 
-    /// On I/O threads: so many at most, at least one, and no more than there are things to sync. It starts at once, whether or not the
-    /// future is polled.
-    pub(super) fn run_aside(mut self, worker: &Worker, lanes_max: usize) -> impl Future<Output = SyncResult> + use<> {
+    /// On I/O threads: so many at most, at least one, and no more than there are things to sync. It
+    /// starts at once, whether or not the future is polled.
+    pub(super) fn run_aside(
+        mut self,
+        worker: &Worker,
+        lanes_max: usize,
+    ) -> impl Future<Output = SyncResult> + use<> {
         let lanes = lanes_max.clamp(1, 1 + self.beside.files.len());
         *self.lanes.get_mut() = lanes;
         let job = Arc::new(self);
@@ -83,7 +90,8 @@ impl SyncJob {
         async move {
             let mut result = Ok(());
             for lane in begun {
-                let ended = lane.await.unwrap_or_else(|error| Err(SyncFailure::Lost(error.to_string())));
+                let ended =
+                    lane.await.unwrap_or_else(|error| Err(SyncFailure::Lost(error.to_string())));
                 result = worse(result, ended);
             }
             job.result(result)
@@ -139,7 +147,10 @@ impl SyncJob {
 }
 
 /// What is lost is worse than a full disk, after which everything is tried again.
-pub(super) fn worse(one: Result<(), SyncFailure>, other: Result<(), SyncFailure>) -> Result<(), SyncFailure> {
+pub(super) fn worse(
+    one: Result<(), SyncFailure>,
+    other: Result<(), SyncFailure>,
+) -> Result<(), SyncFailure> {
     match (one, other) {
         (Err(SyncFailure::Full), lost @ Err(SyncFailure::Lost(_))) => lost,
         (Ok(()), other) => other,

@@ -40,7 +40,8 @@ pub(super) struct SyncWork {
     pub journalled: u64,
 }
 
-/// A sync of the journal alone that has no more to bring to the disk takes as long as the disk's own delay, or nearly,
+/// A sync of the journal alone that has no more to bring to the disk takes as long as the disk's
+/// own delay, or nearly,
 const SMALL_BYTES_MAX: u64 = 256 << 10;
 /// if the disk was given no more than this meanwhile, by all cores.
 const CALM_BYTES_MAX: u64 = 4 << 20;
@@ -86,14 +87,17 @@ impl SyncState {
         self.done >= number
     }
 
-    /// Is the next one to run on the core's own thread? A small one on a calm disk that was quick with the last ones.
+    /// Is the next one to run on the core's own thread? A small one on a calm disk that was quick
+    /// with the last ones.
     pub fn is_brief(&self, work: SyncWork) -> bool {
         self.is_small(work) && self.predictor.is_expected()
     }
 
     fn is_small(&self, work: SyncWork) -> bool {
         let is_little = work.journalled.saturating_sub(self.journalled) <= SMALL_BYTES_MAX;
-        work.is_journal_alone && is_little && work.written.saturating_sub(self.written) <= CALM_BYTES_MAX
+        work.is_journal_alone
+            && is_little
+            && work.written.saturating_sub(self.written) <= CALM_BYTES_MAX
     }
 
     /// One begins; gives its number, and where its steps are counted.
@@ -104,7 +108,8 @@ impl SyncState {
         self.was_small = self.is_small(work);
         let bytes = work.written.saturating_sub(self.written);
         (self.written, self.journalled) = (work.written, work.journalled);
-        self.seen = [self.seen[1], Some(SyncSeen { began: now, ended: None, files: work.files, bytes })];
+        self.seen =
+            [self.seen[1], Some(SyncSeen { began: now, ended: None, files: work.files, bytes })];
         self.steps.fetch_add(1, Ordering::Relaxed);
         (self.begun, Arc::clone(&self.steps))
     }
@@ -173,9 +178,15 @@ mod tests {
         let (mut sync, at) = (SyncState::default(), times());
         assert_eq!(sync.stall(at(0)), Duration::ZERO, "none runs");
         let (_, steps) = sync.begin(at(0), work(1, 0));
-        assert_eq!([sync.stall(at(1)), sync.stall(at(4))], [Duration::ZERO, Duration::from_secs(3)]);
+        assert_eq!(
+            [sync.stall(at(1)), sync.stall(at(4))],
+            [Duration::ZERO, Duration::from_secs(3)]
+        );
         steps.fetch_add(1, Ordering::Relaxed);
-        assert_eq!([sync.stall(at(5)), sync.stall(at(7))], [Duration::ZERO, Duration::from_secs(2)]);
+        assert_eq!(
+            [sync.stall(at(5)), sync.stall(at(7))],
+            [Duration::ZERO, Duration::from_secs(2)]
+        );
         sync.stop(at(8));
         assert_eq!(sync.stall(at(8)), Duration::ZERO);
         sync.begin(at(8), work(1, 0));

@@ -14,7 +14,8 @@ pub(super) struct CoreTimes {
     pub sync: Operation,
 }
 
-/// What was taken and is not answered yet. Bounded by the turn, and by what sessions may have unstable.
+/// What was taken and is not answered yet. Bounded by the turn, and by what sessions may have
+/// unstable.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// Records taken in this turn.

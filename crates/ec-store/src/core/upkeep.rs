@@ -2,7 +2,9 @@
 
 use super::sync_job::{SyncFailure, SyncJob, SyncResult};
 use super::sync_state::{SyncSeen, SyncWork};
-use super::{Core, CoreError, CoreStore, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack, take_touched};
+use super::{
+    Core, CoreError, CoreStore, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack, take_touched,
+};
 use crate::fragment::{FragmentFile, FragmentKey};
 use crate::fullness::FullRatios;
 use crate::journal;
@@ -15,13 +17,12 @@ use std::time::{Duration, Instant};
 
 /// Bytes applied before the clock is looked at: a fraction of a millisecond.
 const APPLY_BYTES: u64 = 512 << 10;
-/// How long is applied before other tasks and the sockets get their turn. If they then take longer, so does applying: what they
-/// bring is never more than can be applied.
+/// How long is applied before other tasks and the sockets get their turn. If they then take longer,
+/// so does applying: what they bring is never more than can be applied.
 const APPLY_TIME: Duration = Duration::from_micros(500);
-/// How often it is looked what has become stable: soon, as records that wait are held in memory here and in their client.
+/// How often it is looked what has become stable: soon, as records that wait are held in memory
+/// here and in their client.
 const APPLY_INTERVAL: Duration = Duration::from_millis(10);
-/// What all cores give the disk between two beginnings of writing back: journals and fragments alike.
-const WRITE_BACK_BYTES: u64 = 128 << 20;
 /// How often it is looked whether space beside slots can be given back.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// Files that are looked at then: each may have to be opened.
@@ -32,12 +33,13 @@ const GIVE_BACK_DELAY: Duration = Duration::from_secs(60);
 const FULL_DELAY: Duration = Duration::from_millis(100);
 /// Least time between trims of a journal that is not nearly full: each syncs every changed file.
 const TRIM_PAUSE: Duration = Duration::from_millis(500);
-/// A disk that still takes so many times what a journal may hold has space for trimmed segments: what they take, a journal
-/// at most, is then no share of it that anybody would miss.
+/// A disk that still takes so many times what a journal may hold has space for trimmed segments:
+/// what they take, a journal at most, is then no share of it that anybody would miss.
 const ROOMY_JOURNALS: u64 = 16;
 /// How often the disk is asked for its space.
 const FREE_INTERVAL: Duration = Duration::from_secs(1);
-/// With less than this left it is asked more often: what was taken since counts as more than it may take.
+/// With less than this left it is asked more often: what was taken since counts as more than it may
+/// take.
 const FREE_LOW: u64 = 256 << 20;
 const FREE_LOW_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -105,7 +107,8 @@ impl<O: Outlet> Core<O> {
         }
     }
 
-    /// Flushes the journal and answers. Begins a sync that is wanted, unless it is one to be run by this task.
+    /// Flushes the journal and answers. Begins a sync that is wanted, unless it is one to be run by
+    /// this task.
     fn end_turn(&self) -> After {
         self.note_wanted_sync();
         if !self.flush() {
@@ -119,7 +122,10 @@ impl<O: Outlet> Core<O> {
         {
             self.look_up_space(&mut state);
         }
-        for pg in take_touched(&mut state) {
+        let touched = take_touched(&mut state);
+        touched.iter().for_each(|pg| state.count_queued(*pg));
+        state.want_due_sync();
+        for pg in touched {
             Self::answer(&mut state, pg, ratios);
         }
         self.shared.times.answered(&mut state.waiting);
@@ -134,7 +140,8 @@ impl<O: Outlet> Core<O> {
         After::Nothing
     }
 
-    /// Writes the journal to the page cache. False: the disk is full. One that failed poisons, and everybody is told so.
+    /// Writes the journal to the page cache. False: the disk is full. One that failed poisons, and
+    /// everybody is told so.
     fn flush(&self) -> bool {
         let mut state = self.shared.state.borrow_mut();
         match state.store.flush() {
@@ -227,8 +234,8 @@ impl<O: Outlet> Core<O> {
         is_wanted
     }
 
-    /// Runs the sync that is wanted on this thread, with what has come meanwhile, if that left it a brief one; the turn ends anew then.
-    /// True: the disk is full, and it is to be tried again.
+    /// Runs the sync that is wanted on this thread, with what has come meanwhile, if that left it a
+    /// brief one; the turn ends anew then. True: the disk is full, and it is to be tried again.
     fn sync_here(&self) -> bool {
         if !self.flush() {
             self.schedule_turn();
@@ -257,7 +264,7 @@ impl<O: Outlet> Core<O> {
     /// Runs the sync that is wanted on I/O threads.
     fn sync_aside(&self) {
         let Some(BegunSync { number, all, job }) = self.begin_sync() else { return };
-        let ended = job.run_aside(&self.shared.worker, self.shared.config.sync_lanes);
+        let ended = job.run_aside(&self.shared.worker, self.shared.sync_lanes.get());
         let core = self.clone();
         self.shared.worker.spawn(async move {
             if core.finish_sync(number, all, ended.await) {
@@ -269,7 +276,8 @@ impl<O: Outlet> Core<O> {
 
     /// What a sync that begins now has to do.
     fn sync_work(state: &State<O>) -> SyncWork {
-        let (beside, handle) = (state.store.unsynced_files(state.sync.all), state.store.journal.sync_handle());
+        let (beside, handle) =
+            (state.store.unsynced_files(state.sync.all), state.store.journal.sync_handle());
         SyncWork {
             files: beside + 1,
             is_journal_alone: beside == 0 && handle.files() <= 1,
@@ -291,6 +299,7 @@ impl<O: Outlet> Core<O> {
         }
         let unsynced = state.store.take_unsynced(all);
         let journal = state.store.journal.sync_handle();
+        state.sync_began_at = state.store.bytes_to_sync();
         let (number, steps) = state.sync.begin(Instant::now(), work);
         Some(BegunSync { number, all, job: SyncJob::new(journal, unsynced, steps) })
     }
@@ -324,9 +333,11 @@ impl<O: Outlet> Core<O> {
         self.shared.times.synced(&mut state.waiting, number);
         drop(state);
         self.shared.synced.notify_all();
+        self.end_hold();
     }
 
-    /// For how long the disk has not ended a sync of a single file, though asked to. To be looked at again and again.
+    /// For how long the disk has not ended a sync of a single file, though asked to. To be looked
+    /// at again and again.
     pub fn sync_stall(&self) -> Duration {
         self.shared.state.borrow_mut().sync.stall(Instant::now())
     }
@@ -346,7 +357,8 @@ impl<O: Outlet> Core<O> {
 
     // ---- upkeep
 
-    /// Syncs at the interval of [`super::CoreConfig::journal_sync_interval`], however long applying takes.
+    /// Syncs at the interval of [`super::CoreConfig::journal_sync_interval`], however long applying
+    /// takes.
     pub(super) async fn syncs(self) {
         let mut last = Instant::now();
         loop {
@@ -382,24 +394,26 @@ impl<O: Outlet> Core<O> {
         }
     }
 
-    /// Begins to bring to the disk what was applied, so that the sync before a trim has little to wait for.
+    /// Begins to bring to the disk what was applied, so that the sync before a trim has little to
+    /// wait for.
     pub(super) async fn write_backs(self) {
-        let mut begun = 0;
         loop {
             self.shared.worker.sleep(UPKEEP_INTERVAL).await;
-            let (written, files) = {
-                let state = self.shared.state.borrow();
+            let files = {
+                let mut state = self.shared.state.borrow_mut();
                 if state.stopped {
                     return;
                 }
-                let written = state.store.space.disk_written();
-                if written - begun < WRITE_BACK_BYTES {
+                let State { store, throttles, stats, .. } = &mut *state;
+                if !store.unflushed.begin_if_due(&throttles.write_back, &mut stats.write_backs) {
                     continue;
                 }
-                (written, state.store.fragments.dirty_files().cloned().collect::<Vec<_>>())
+                store.fragments.dirty_files().cloned().collect::<Vec<_>>()
             };
-            begun = written;
-            let job = self.shared.worker.blocking(move || files.iter().for_each(|file| file.begin_write_back()));
+            let job = self
+                .shared
+                .worker
+                .blocking(move || files.iter().for_each(|file| file.begin_write_back()));
             if job.await.is_err() {
                 tracing::warn!("writing back ended in a panic");
             }
@@ -449,11 +463,13 @@ impl<O: Outlet> Core<O> {
         self.look_up_space(&mut self.shared.state.borrow_mut());
     }
 
-    fn look_up_space(&self, state: &mut State<O>) {
+    pub(super) fn look_up_space(&self, state: &mut State<O>) {
         let unplaced = state.shards.values().map(|held| held.shard.unapplied_space()).sum();
         state.space_asked = Some(Instant::now());
         let CoreStore { fragments, space, .. } = &mut state.store;
-        let ask = || fragments.space().map(|space| (space.used_bytes + space.free_bytes, space.free_bytes));
+        let ask = || {
+            fragments.space().map(|space| (space.used_bytes + space.free_bytes, space.free_bytes))
+        };
         if let Err(error) = space.look_up(unplaced, ask) {
             tracing::warn!(%error, "the free space cannot be looked up");
         }
@@ -466,7 +482,12 @@ impl<O: Outlet> Core<O> {
     pub(super) async fn apply(&self) -> Applied {
         let pgs: Vec<PgId> = {
             let state = self.shared.state.borrow();
-            state.shards.iter().filter(|(_, held)| held.shard.has_to_apply()).map(|(pg, _)| *pg).collect()
+            state
+                .shards
+                .iter()
+                .filter(|(_, held)| held.shard.has_to_apply())
+                .map(|(pg, _)| *pg)
+                .collect()
         };
         let (mut began, mut time) = (Instant::now(), APPLY_TIME);
         let mut applied = if pgs.is_empty() { Applied::Nothing } else { Applied::Something };
@@ -475,8 +496,13 @@ impl<O: Outlet> Core<O> {
                 let result = {
                     let mut state = self.shared.state.borrow_mut();
                     let State { store, shards, .. } = &mut *state;
-                    let Some(held) = shards.get_mut(&pg).filter(|held| held.shard.has_to_apply()) else { break };
-                    held.shard.apply_some(store, APPLY_BYTES)
+                    let Some(held) = shards.get_mut(&pg).filter(|held| held.shard.has_to_apply())
+                    else {
+                        break;
+                    };
+                    let result = held.shard.apply_some(store, APPLY_BYTES);
+                    state.count_queued(pg);
+                    result
                 };
                 if self.note_wanted_sync() {
                     self.schedule_turn();
@@ -494,6 +520,7 @@ impl<O: Outlet> Core<O> {
                 }
             }
         }
+        self.end_hold();
         applied
     }
 
@@ -507,8 +534,10 @@ impl<O: Outlet> Core<O> {
         let (used, nearly_full) = (bytes >= bytes_max / 4, bytes >= bytes_max / 4 * 3);
         let waited = |pause| last.elapsed() >= pause;
         let records = state.shards.values().any(|held| held.shard.journalled() > 0);
-        let due = nearly_full || (used || state.trim_wanted) && waited(TRIM_PAUSE) || waited(TRIM_IDLE);
-        // Records that were dropped take as much of the journal as others: it may be full without a single one that counts.
+        let due =
+            nearly_full || (used || state.trim_wanted) && waited(TRIM_PAUSE) || waited(TRIM_IDLE);
+        // Records that were dropped take as much of the journal as others: it may be full without a
+        // single one that counts.
         let dropped = used && waited(TRIM_PAUSE);
         (records && due || dropped) && state.store.poison().is_none()
     }
@@ -526,10 +555,12 @@ impl<O: Outlet> Core<O> {
             let steps: Vec<_> = state.shards.values().map(|held| held.shard.trim_step()).collect();
             let next = Lsn(state.store.last_lsn().0 + 1);
             let upto = steps.iter().filter_map(|step| step.first_unapplied).min().unwrap_or(next);
-            // What waits for this trim may then hold up the next: one of a chain of writes and removals.
+            // What waits for this trim may then hold up the next: one of a chain of writes and
+            // removals.
             is_awaited = steps.iter().any(|step| step.is_trim_awaited);
             let first = steps.iter().filter_map(|step| step.first).min();
-            let goes = first.is_some_and(|first| first < upto) || state.store.has_segment_before(upto);
+            let goes =
+                first.is_some_and(|first| first < upto) || state.store.has_segment_before(upto);
             (upto, goes || state.store.has_named_before(upto))
         };
         if !goes {
@@ -540,7 +571,8 @@ impl<O: Outlet> Core<O> {
         let checkpoint = {
             let mut state = self.shared.state.borrow_mut();
             let State { store, shards, .. } = &mut *state;
-            let states: Vec<_> = shards.iter_mut().map(|(pg, held)| (*pg, held.shard.prepare_trim(upto))).collect();
+            let states: Vec<_> =
+                shards.iter_mut().map(|(pg, held)| (*pg, held.shard.prepare_trim(upto))).collect();
             store.append_checkpoint(upto, &states)?
         };
         self.sync_before(Step::Trim).await?; // Rule: DirtyDurable
@@ -553,8 +585,9 @@ impl<O: Outlet> Core<O> {
         Ok(())
     }
 
-    /// Gives the space of places that nobody counts on back to the file system, off this thread, where nothing was placed for a while:
-    /// space that is taken anew costs more than that which is used again.
+    /// Gives the space of places that nobody counts on back to the file system, off this thread,
+    /// where nothing was placed for a while: space that is taken anew costs more than that which is
+    /// used again.
     pub(super) async fn give_backs(self) {
         let mut idle: HashMap<FragmentKey, Instant> = HashMap::new();
         loop {
@@ -566,7 +599,10 @@ impl<O: Outlet> Core<O> {
                 }
                 let now = Instant::now();
                 idle.extend(state.store.take_unnamed().into_iter().map(|key| (key, now)));
-                let due = idle.iter().filter(|(_, since)| now - **since >= GIVE_BACK_DELAY).map(|(key, _)| *key);
+                let due = idle
+                    .iter()
+                    .filter(|(_, since)| now - **since >= GIVE_BACK_DELAY)
+                    .map(|(key, _)| *key);
                 let due: Vec<FragmentKey> = due.take(GIVE_BACK_FILES).collect();
                 due.iter().for_each(|key| _ = idle.remove(key));
                 if due.is_empty() {
@@ -584,24 +620,8 @@ impl<O: Outlet> Core<O> {
                 tracing::warn!(fragment = %file.key(), %error, "space beside its slots stays taken");
             }
         };
-        if self.shared.worker.blocking(move || files.iter().for_each(give_back)).await.is_err() {
+        if self.background(move || files.iter().for_each(give_back)).await.is_err() {
             tracing::warn!("giving back space ended in a panic");
         }
-    }
-
-    /// Once the journal is below its limit, sessions that were told to begin no more writes are told that they may.
-    fn end_hold(&self) {
-        let mut state = self.shared.state.borrow_mut();
-        let State { store, shards, touched, is_holding, .. } = &mut *state;
-        if !*is_holding || store.journal.is_at_limit() {
-            return;
-        }
-        *is_holding = false;
-        for (pg, held) in shards {
-            held.shard.acknowledge_all();
-            touched.push(*pg);
-        }
-        drop(state);
-        self.schedule_turn();
     }
 }

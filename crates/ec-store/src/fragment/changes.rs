@@ -1,8 +1,9 @@
 //! What a fragment file has been through since its last sync.
 //!
-//! Contract: a change is noted before it happens, with the file's lock held until it has; and what a sync will count is
-//! asked with that lock held, before it waits for the disk. So it counts whole changes only, all of which the disk is asked
-//! for, and a file is clean only if everything that was noted is durable.
+//! Contract: a change is noted before it happens, with the file's lock held until it has; and what
+//! a sync will count is asked with that lock held, before it waits for the disk. So it counts whole
+//! changes only, all of which the disk is asked for, and a file is clean only if everything that
+//! was noted is durable.
 //!
 //! The counts are parameters, so that `loom` can stand in for the hardware in the tests.
 

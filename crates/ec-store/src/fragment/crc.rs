@@ -9,7 +9,8 @@ const SECTOR: usize = SECTOR_BYTES as usize;
 
 const _: () = assert!(SECTOR == checksum::BLOCK_BYTES);
 
-/// The checksum of one sector as the table stores it: its CRC32C, or 1 where that is 0, which means "never written".
+/// The checksum of one sector as the table stores it: its CRC32C, or 1 where that is 0, which means
+/// "never written".
 pub fn sector_crc(sector: &[u8]) -> u32 {
     stored(crc32c::crc32c(sector))
 }
@@ -19,7 +20,8 @@ pub(crate) fn stored(crc: u32) -> u32 {
     crc.max(1)
 }
 
-/// The CRC32C of sectors that lie one behind the other, made of theirs: nobody looks at the bytes again.
+/// The CRC32C of sectors that lie one behind the other, made of theirs: nobody looks at the bytes
+/// again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JoinedCrc(Option<u32>);
 
@@ -124,7 +126,8 @@ mod tests {
 
     /// The four bytes that turn the register `from` into all ones, whose sum is 0.
     fn zeroing_end(from: u32) -> u32 {
-        // Backwards through 32 shifts of the reflected polynomial: each that shifted out a one has the top bit set.
+        // Backwards through 32 shifts of the reflected polynomial: each that shifted out a one has
+        // the top bit set.
         let before = (0..32).fold(u32::MAX, |register, _| match register >> 31 {
             1 => (register ^ 0x82f6_3b78) << 1 | 1,
             _ => register << 1,

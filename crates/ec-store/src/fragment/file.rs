@@ -1,13 +1,15 @@
 //! One open fragment file.
 //!
-//! Contract: every method takes `&self` and may run on any thread; those that change the file hold its lock while they
-//! do, reads only while they look up checksums. A read that overlaps a write gives each sector old or new. What orders
-//! reads and writes is the owner.
+//! Contract: every method takes `&self` and may run on any thread; those that change the file hold
+//! its lock while they do, reads only while they look up checksums. A read that overlaps a write
+//! gives each sector old or new. What orders reads and writes is the owner.
 
 mod placing;
+mod reserving;
 mod syncing;
 
 pub use placing::TakenPlaces;
+pub(crate) use reserving::space_of_range;
 pub(crate) use syncing::sync_names;
 
 use super::changes::Changes;
@@ -15,8 +17,8 @@ use super::header::{Alignment, HEADER_BYTES, Header};
 use super::slots::{Piece, Pieces, Slots};
 use super::table::{Table, TableMemory};
 use super::{
-    Crcs, FragmentError, FragmentKey, FragmentStat, JoinedCrc, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of,
-    verify,
+    Crcs, FragmentError, FragmentKey, FragmentStat, JoinedCrc, Mark, ReadMode, ReadOutcome,
+    SECTOR_BYTES, sectors_of, verify,
 };
 use crate::medium::{self, Dir, Extent, MediumFile};
 use crate::poison::Poison;
@@ -28,7 +30,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Table entry of a sector of which nothing is known: not that of a hole, and of a sector of zeros neither.
+/// Table entry of a sector of which nothing is known: not that of a hole, and of a sector of zeros
+/// neither.
 const UNKNOWN_CRC: u32 = u32::MAX;
 
 /// One open fragment file: see the contract of the module above for what is durable when.
@@ -78,7 +81,8 @@ type Ranges = SmallVec<[(u64, Range<usize>); 2]>;
 struct LookUp {
     /// Of all its sectors.
     crcs: Crcs,
-    /// The part between holes at both ends, which need no read and may lie behind the end of the file; in bytes of the buffer.
+    /// The part between holes at both ends, which need no read and may lie behind the end of the
+    /// file; in bytes of the buffer.
     data: Range<usize>,
     /// Where that lies.
     ranges: Ranges,
@@ -86,24 +90,29 @@ struct LookUp {
 
 /// Where the data region of a fragment begins in its file.
 fn data_start(profile: Profile, alignment: Alignment) -> u64 {
-    (HEADER_BYTES + profile.fragment_bytes().div_ceil(SECTOR_BYTES) * 4).next_multiple_of(alignment.bytes())
+    (HEADER_BYTES + profile.fragment_bytes().div_ceil(SECTOR_BYTES) * 4)
+        .next_multiple_of(alignment.bytes())
 }
 
-/// The alignment of a file whose header is lost. Between the table and where data begins, one with [`Alignment::Slot`] has a hole. An
-/// older one that holds only zeros there is taken for such: its other bytes then fail what the journal says of them, as if they were lost.
+/// The alignment of a file whose header is lost. Between the table and where data begins, one with
+/// [`Alignment::Slot`] has a hole. An older one that holds only zeros there is taken for such: its
+/// other bytes then fail what the journal says of them, as if they were lost.
 fn guess_alignment(file: &dyn MediumFile, profile: Profile) -> io::Result<Alignment> {
-    let [from, to] = [Alignment::Page, Alignment::Slot].map(|alignment| data_start(profile, alignment));
+    let [from, to] =
+        [Alignment::Page, Alignment::Slot].map(|alignment| data_start(profile, alignment));
     let mut between = vec![0; (to - from) as usize];
     medium::read_zero_filled(file, from, &mut between)?;
     Ok(if between.iter().all(|&byte| byte == 0) { Alignment::Slot } else { Alignment::Page })
 }
 
-/// Bytes of one call that writes where nothing was. Linux makes the units of its page cache as large as such a call, and ext4 then
-/// looks at every block of a unit whenever a part of it is written again.
+/// Bytes of one call that writes where nothing was. Linux makes the units of its page cache as
+/// large as such a call, and ext4 then looks at every block of a unit whenever a part of it is
+/// written again.
 const FIRST_WRITE_BYTES: usize = 64 << 10;
 
 impl FragmentFile {
-    /// Opens a file that was opened from the fragment's name; `None` if it is empty: made and then lost by a crash.
+    /// Opens a file that was opened from the fragment's name; `None` if it is empty: made and then
+    /// lost by a crash.
     pub(super) fn open(
         key: FragmentKey,
         common: &Common,
@@ -129,19 +138,28 @@ impl FragmentFile {
         dir: Dir,
         profile: Profile,
     ) -> Result<Self, FragmentError> {
-        let header =
-            Header { profile, version: Default::default(), logical_end: 0, places: None, alignment: Alignment::Slot };
-        medium::write_counted(&*file, 0, &header.encode(key, common.cluster)).map_err(|(_, error)| {
-            // An empty file counts as none; a part of a header would count as damage. Best effort: the disk is full.
-            let _ = file.set_len(0);
-            FragmentError::io(key, error)
-        })?;
+        let header = Header {
+            profile,
+            version: Default::default(),
+            logical_end: 0,
+            places: None,
+            alignment: Alignment::Slot,
+        };
+        medium::write_counted(&*file, 0, &header.encode(key, common.cluster)).map_err(
+            |(_, error)| {
+                // An empty file counts as none; a part of a header would count as damage. Best
+                // effort: the disk is full.
+                let _ = file.set_len(0);
+                FragmentError::io(key, error)
+            },
+        )?;
         Ok(Self::with(key, common, file, dir, header, true))
     }
 
-    /// Gives a file with a damaged header a new one. Its table cannot be trusted either, and an entry lost to zeros would
-    /// read as a hole: so every sector fails its checksum until it is written again, punched or repaired. The bytes stay
-    /// for [`FragmentFile::read_raw`]. Durable when it returns; rare, so it may wait for the disk.
+    /// Gives a file with a damaged header a new one. Its table cannot be trusted either, and an
+    /// entry lost to zeros would read as a hole: so every sector fails its checksum until it is
+    /// written again, punched or repaired. The bytes stay for [`FragmentFile::read_raw`]. Durable
+    /// when it returns; rare, so it may wait for the disk.
     pub(super) fn salvage(
         key: FragmentKey,
         common: &Common,
@@ -156,8 +174,15 @@ impl FragmentFile {
         // The header last: with it the table counts.
         file.sync_data().map_err(io)?;
         let alignment = guess_alignment(&*file, profile).map_err(io)?;
-        let header = Header { profile, version: Default::default(), logical_end: 0, places: None, alignment };
-        medium::write_counted(&*file, 0, &header.encode(key, common.cluster)).map_err(|(_, error)| io(error))?;
+        let header = Header {
+            profile,
+            version: Default::default(),
+            logical_end: 0,
+            places: None,
+            alignment,
+        };
+        medium::write_counted(&*file, 0, &header.encode(key, common.cluster))
+            .map_err(|(_, error)| io(error))?;
         file.sync_data().map_err(io)?;
         Ok(Self::with(key, common, file, dir, header, false))
     }
@@ -192,17 +217,20 @@ impl FragmentFile {
         }
     }
 
-    /// Reads where the slots lie, if the header says that they may lie elsewhere. May wait for the disk.
+    /// Reads where the slots lie, if the header says that they may lie elsewhere. May wait for the
+    /// disk.
     fn load_map(&self, header: &Header) -> Result<(), FragmentError> {
         let Some((_, places)) = header.places else { return Ok(()) };
         let mut state = self.state.lock();
         let mut map = vec![0; state.slots.map_bytes() as usize];
-        medium::read_zero_filled(&*self.file, self.map_start(), &mut map).map_err(|error| self.io(error))?;
+        medium::read_zero_filled(&*self.file, self.map_start(), &mut map)
+            .map_err(|error| self.io(error))?;
         state.slots.decode(places, &map);
         Ok(())
     }
 
-    /// Where the map of slots lies in the file, if it has one: behind the places that slots have at first.
+    /// Where the map of slots lies in the file, if it has one: behind the places that slots have at
+    /// first.
     fn map_start(&self) -> u64 {
         (self.data_start + self.profile.fragment_bytes()).next_multiple_of(4096)
     }
@@ -267,8 +295,14 @@ impl FragmentFile {
     /// Reads the whole buffer from `offset` and checks every sector.
     ///
     /// # Errors
-    /// [`FragmentError::Corrupt`] naming the bad sectors, `Io`, `BadRange`; the buffer's contents are then undefined.
-    pub fn read(&self, offset: u64, buf: &mut [u8], mode: ReadMode) -> Result<ReadOutcome, FragmentError> {
+    /// [`FragmentError::Corrupt`] naming the bad sectors, `Io`, `BadRange`; the buffer's contents
+    /// are then undefined.
+    pub fn read(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        mode: ReadMode,
+    ) -> Result<ReadOutcome, FragmentError> {
         self.read_joined(offset, buf, mode, &mut JoinedCrc::default())
     }
 
@@ -292,8 +326,11 @@ impl FragmentFile {
         };
         drop(state);
         let read = match self.read_found(offset, buf, &found, mode) {
-            // A write may have come between the look-up and the read: look again with the lock held.
-            Err(FragmentError::Corrupt { .. }) if mode == ReadMode::NoWait => Ok(ReadOutcome::WouldBlock),
+            // A write may have come between the look-up and the read: look again with the lock
+            // held.
+            Err(FragmentError::Corrupt { .. }) if mode == ReadMode::NoWait => {
+                Ok(ReadOutcome::WouldBlock)
+            }
             Err(FragmentError::Corrupt { .. }) => {
                 let mut state = self.state.lock();
                 found = self.look_up(&mut state, sectors, true)?.expect("may wait");
@@ -314,7 +351,11 @@ impl FragmentFile {
         sectors: Range<usize>,
         may_wait: bool,
     ) -> Result<Option<LookUp>, FragmentError> {
-        if !state.table.load(&*self.file, sectors.clone(), may_wait).map_err(|error| self.io(error))? {
+        if !state
+            .table
+            .load(&*self.file, sectors.clone(), may_wait)
+            .map_err(|error| self.io(error))?
+        {
             return Ok(None);
         }
         let mut crcs = Crcs::new();
@@ -337,7 +378,8 @@ impl FragmentFile {
         let data = found.data.clone();
         buf[..data.start].fill(0);
         buf[data.end..].fill(0);
-        if self.read_ranges(&found.ranges, &mut buf[data.clone()], mode)? == ReadOutcome::WouldBlock {
+        if self.read_ranges(&found.ranges, &mut buf[data.clone()], mode)? == ReadOutcome::WouldBlock
+        {
             return Ok(ReadOutcome::WouldBlock);
         }
         let sectors = data.start / SECTOR_BYTES as usize..data.end / SECTOR_BYTES as usize;
@@ -345,28 +387,41 @@ impl FragmentFile {
         Ok(ReadOutcome::Read)
     }
 
-    fn read_ranges(&self, ranges: &Ranges, buf: &mut [u8], mode: ReadMode) -> Result<ReadOutcome, FragmentError> {
+    fn read_ranges(
+        &self,
+        ranges: &Ranges,
+        buf: &mut [u8],
+        mode: ReadMode,
+    ) -> Result<ReadOutcome, FragmentError> {
         for (at, within) in ranges {
             let into = &mut buf[within.clone()];
             match mode {
-                ReadMode::NoWait if !self.file.read_now(into, *at).map_err(|error| self.io(error))? => {
+                ReadMode::NoWait
+                    if !self.file.read_now(into, *at).map_err(|error| self.io(error))? =>
+                {
                     return Ok(ReadOutcome::WouldBlock);
                 }
                 ReadMode::NoWait => {}
                 ReadMode::Blocking => {
-                    medium::read_zero_filled(&*self.file, *at, into).map_err(|error| self.io(error))?;
+                    medium::read_zero_filled(&*self.file, *at, into)
+                        .map_err(|error| self.io(error))?;
                 }
             }
         }
         Ok(ReadOutcome::Read)
     }
 
-    /// Reads the file's bytes without looking at the CRC table: for direct writes that are visible through their
-    /// journal record only. The caller checks them with [`verify`].
+    /// Reads the file's bytes without looking at the CRC table: for direct writes that are visible
+    /// through their journal record only. The caller checks them with [`verify`].
     ///
     /// # Errors
     /// `Io`, `BadRange`.
-    pub fn read_raw(&self, offset: u64, buf: &mut [u8], mode: ReadMode) -> Result<ReadOutcome, FragmentError> {
+    pub fn read_raw(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        mode: ReadMode,
+    ) -> Result<ReadOutcome, FragmentError> {
         let length = buf.len() as u64;
         sectors_of(self.key, self.profile, offset, length)?;
         self.read_pieces(|slots| slots.pieces(offset..offset + length), buf, mode)
@@ -379,31 +434,54 @@ impl FragmentFile {
         mode: ReadMode,
     ) -> Result<ReadOutcome, FragmentError> {
         let ranges = {
-            let locked = if mode == ReadMode::Blocking { Some(self.state.lock()) } else { self.state.try_lock() };
+            let locked = if mode == ReadMode::Blocking {
+                Some(self.state.lock())
+            } else {
+                self.state.try_lock()
+            };
             let Some(mut state) = locked else { return Ok(ReadOutcome::WouldBlock) };
             let pieces = pieces(&mut state.slots);
             self.ranges(&state.slots, &pieces)
         };
         if ranges.last().map_or(0, |(_, within)| within.end) != buf.len() {
-            return Err(FragmentError::BadRange { key: self.key, offset: 0, length: buf.len() as u64 });
+            return Err(FragmentError::BadRange {
+                key: self.key,
+                offset: 0,
+                length: buf.len() as u64,
+            });
         }
         self.read_ranges(&ranges, buf, mode)
     }
 
-    /// Writes bytes with the checksum of each sector ([`super::sector_crc`], trusted, not computed again).
+    /// Writes bytes with the checksum of each sector ([`super::sector_crc`], trusted, not computed
+    /// again).
     ///
     /// # Errors
-    /// `Full` and `Io`: sectors written before the failure are new and readable, the others old; the mark is not set.
-    pub fn write(&self, offset: u64, bytes: &[u8], crcs: &[u32], mark: Mark) -> Result<(), FragmentError> {
+    /// `Full` and `Io`: sectors written before the failure are new and readable, the others old;
+    /// the mark is not set.
+    pub fn write(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        crcs: &[u32],
+        mark: Mark,
+    ) -> Result<(), FragmentError> {
         self.write_at(u64::MAX, offset, bytes, crcs, mark)
     }
 
-    /// [`FragmentFile::write`] of a record at position `lsn` of the journal: slots that the file shows as a later record left them stay
-    /// ([`FragmentFile::keep_found`]).
+    /// [`FragmentFile::write`] of a record at position `lsn` of the journal: slots that the file
+    /// shows as a later record left them stay ([`FragmentFile::keep_found`]).
     ///
     /// # Errors
     /// The same.
-    pub fn write_at(&self, lsn: u64, offset: u64, bytes: &[u8], crcs: &[u32], mark: Mark) -> Result<(), FragmentError> {
+    pub fn write_at(
+        &self,
+        lsn: u64,
+        offset: u64,
+        bytes: &[u8],
+        crcs: &[u32],
+        mark: Mark,
+    ) -> Result<(), FragmentError> {
         let sectors = self.checked(offset, bytes.len() as u64, crcs)?;
         let mut state = self.state.lock();
         self.load(&mut state, sectors)?;
@@ -417,7 +495,13 @@ impl FragmentFile {
         Ok(())
     }
 
-    fn write_part(&self, state: &mut State, offset: u64, bytes: &[u8], crcs: &[u32]) -> Result<(), FragmentError> {
+    fn write_part(
+        &self,
+        state: &mut State,
+        offset: u64,
+        bytes: &[u8],
+        crcs: &[u32],
+    ) -> Result<(), FragmentError> {
         let pieces = state.slots.pieces(offset..offset + bytes.len() as u64);
         let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, usize::MAX);
         let done = written.as_ref().err().map_or(bytes.len(), |(done, _)| *done);
@@ -426,13 +510,20 @@ impl FragmentFile {
         written.map_err(|(_, error)| self.io(error))
     }
 
-    /// Writes with calls of so many bytes at most; on an error also says how many bytes were written.
-    fn write_ranges(&self, ranges: &Ranges, bytes: &[u8], call_bytes: usize) -> Result<(), (usize, io::Error)> {
+    /// Writes with calls of so many bytes at most; on an error also says how many bytes were
+    /// written.
+    fn write_ranges(
+        &self,
+        ranges: &Ranges,
+        bytes: &[u8],
+        call_bytes: usize,
+    ) -> Result<(), (usize, io::Error)> {
         for (at, within) in ranges {
             let mut done = within.start;
             for part in bytes[within.clone()].chunks(call_bytes) {
                 let at = at + (done - within.start) as u64;
-                medium::write_counted(&*self.file, at, part).map_err(|(some, error)| (done + some, error))?;
+                medium::write_counted(&*self.file, at, part)
+                    .map_err(|(some, error)| (done + some, error))?;
                 done += part.len();
             }
         }
@@ -453,11 +544,13 @@ impl FragmentFile {
         }
         self.changed(bytes.len());
         let pieces = state.slots.pieces(offset..offset + length);
-        let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES);
+        let written =
+            self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES);
         written.map_err(|(_, error)| self.io(error))
     }
 
-    /// Makes bytes of an earlier [`FragmentFile::write_data_only`] visible, with the checksum of each sector.
+    /// Makes bytes of an earlier [`FragmentFile::write_data_only`] visible, with the checksum of
+    /// each sector.
     ///
     /// # Errors
     /// `Io` and `BadRange`; nothing has changed.
@@ -471,7 +564,8 @@ impl FragmentFile {
         Ok(())
     }
 
-    /// Was nothing in the range ever written (or all of it punched)? May wait for a page of the table.
+    /// Was nothing in the range ever written (or all of it punched)? May wait for a page of the
+    /// table.
     ///
     /// # Errors
     /// `Io`, `BadRange`.
@@ -486,7 +580,8 @@ impl FragmentFile {
     pub fn is_unwritten_now(&self, offset: u64, length: u64) -> bool {
         let Ok(sectors) = sectors_of(self.key, self.profile, offset, length) else { return false };
         let Some(mut state) = self.state.try_lock() else { return false };
-        matches!(state.table.load(&*self.file, sectors.clone(), false), Ok(true)) && state.table.is_unwritten(sectors)
+        matches!(state.table.load(&*self.file, sectors.clone(), false), Ok(true))
+            && state.table.is_unwritten(sectors)
     }
 
     /// Makes the range a hole and gives its space back where the file system can.
@@ -508,7 +603,9 @@ impl FragmentFile {
     fn punch_range(&self, state: &State, range: Range<u64>) -> Result<(), FragmentError> {
         for (at, within) in self.ranges(&state.slots, &state.slots.pieces(range)) {
             if !within.is_empty() {
-                self.file.extent(Extent::Punch, at, within.len() as u64).map_err(|error| self.io(error))?;
+                self.file
+                    .extent(Extent::Punch, at, within.len() as u64)
+                    .map_err(|error| self.io(error))?;
             }
         }
         Ok(())
@@ -560,12 +657,16 @@ impl FragmentFile {
         })
     }
 
-    /// Ranges that hold data, in order, from `from` on and at most `count_max` of them; between them are holes. To go
-    /// on, ask again from the end of the last.
+    /// Ranges that hold data, in order, from `from` on and at most `count_max` of them; between
+    /// them are holes. To go on, ask again from the end of the last.
     ///
     /// # Errors
     /// `Io`, `BadRange`.
-    pub fn data_extents(&self, from: u64, count_max: usize) -> Result<Vec<Range<u64>>, FragmentError> {
+    pub fn data_extents(
+        &self,
+        from: u64,
+        count_max: usize,
+    ) -> Result<Vec<Range<u64>>, FragmentError> {
         let length = self.profile.fragment_bytes().saturating_sub(from);
         let all = sectors_of(self.key, self.profile, from, length)?;
         let mut extents: Vec<Range<u64>> = Vec::new();
@@ -573,7 +674,8 @@ impl FragmentFile {
         let mut state = self.state.lock();
         let mut at = all.start;
         while at < all.end {
-            let end = all.end.min((at / super::table::PAGE_ENTRIES + 1) * super::table::PAGE_ENTRIES);
+            let end =
+                all.end.min((at / super::table::PAGE_ENTRIES + 1) * super::table::PAGE_ENTRIES);
             self.load(&mut state, at..end)?;
             crcs.clear();
             state.table.copy_to(at..end, &mut crcs);
@@ -596,9 +698,9 @@ impl FragmentFile {
         Ok(self.file.stat().map_err(|error| self.io(error))?.is_linked)
     }
 
-    /// Compares the header on disk with the one in memory, and forgets the checksums in memory, so that what is read next
-    /// is checked against those on disk. A header that is damaged is written anew, and `false` given. May wait for the
-    /// disk.
+    /// Compares the header on disk with the one in memory, and forgets the checksums in memory, so
+    /// that what is read next is checked against those on disk. A header that is damaged is written
+    /// anew, and `false` given. May wait for the disk.
     ///
     /// # Errors
     /// `Full`, `Io`.
@@ -611,7 +713,8 @@ impl FragmentFile {
         state.table.forget();
         let mut bytes = [0; HEADER_BYTES as usize];
         let length = self.file.read_at(&mut bytes, 0).map_err(|error| self.io(error))?;
-        if matches!(Header::decode(&bytes[..length], self.key, self.cluster), Ok(header) if header == state.header) {
+        if matches!(Header::decode(&bytes[..length], self.key, self.cluster), Ok(header) if header == state.header)
+        {
             return Ok(true);
         }
         self.changed(0);
@@ -620,8 +723,8 @@ impl FragmentFile {
         Ok(false)
     }
 
-    /// Asks the system to forget what it holds of the range in memory, where the disk has it too: what is read next comes
-    /// from the disk.
+    /// Asks the system to forget what it holds of the range in memory, where the disk has it too:
+    /// what is read next comes from the disk.
     pub fn uncache(&self, offset: u64, length: u64) {
         let ranges = {
             let state = self.state.lock();
@@ -632,7 +735,8 @@ impl FragmentFile {
         }
     }
 
-    /// Drops the memory of the CRC table, after writing what changed. Not if another thread is at work on the file.
+    /// Drops the memory of the CRC table, after writing what changed. Not if another thread is at
+    /// work on the file.
     pub(super) fn drop_table(&self) -> Result<(), FragmentError> {
         let Some(mut state) = self.state.try_lock() else { return Ok(()) };
         self.write_back(&mut state)?;
@@ -649,7 +753,12 @@ impl FragmentFile {
         self.state.lock().is_deleted = true;
     }
 
-    fn checked(&self, offset: u64, length: u64, crcs: &[u32]) -> Result<Range<usize>, FragmentError> {
+    fn checked(
+        &self,
+        offset: u64,
+        length: u64,
+        crcs: &[u32],
+    ) -> Result<Range<usize>, FragmentError> {
         let sectors = sectors_of(self.key, self.profile, offset, length)?;
         if sectors.len() != crcs.len() {
             return Err(FragmentError::BadRange { key: self.key, offset, length });

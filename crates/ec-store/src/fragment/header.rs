@@ -83,8 +83,9 @@ pub(super) struct Header {
 pub(super) enum Alignment {
     /// At any page: files made before format 3.
     Page,
-    /// Where slots of any size do not cross more units of the page cache than they must: Linux makes these as large as the call that writes
-    /// first, but begins them only at multiples of their size. Random writes of 32 KiB, synced, take a third less of a processor.
+    /// Where slots of any size do not cross more units of the page cache than they must: Linux
+    /// makes these as large as the call that writes first, but begins them only at multiples of
+    /// their size. Random writes of 32 KiB, synced, take a third less of a processor.
     Slot,
 }
 
@@ -111,7 +112,11 @@ impl Alignment {
 
 impl Header {
     /// The bytes on disk.
-    pub(super) fn encode(&self, key: FragmentKey, cluster: ClusterId) -> [u8; HEADER_BYTES as usize] {
+    pub(super) fn encode(
+        &self,
+        key: FragmentKey,
+        cluster: ClusterId,
+    ) -> [u8; HEADER_BYTES as usize] {
         let (slot_bytes, places) = self.places.unwrap_or_default();
         let mut raw = Raw {
             magic: MAGIC,
@@ -144,7 +149,11 @@ impl Header {
     ///
     /// # Errors
     /// [`FragmentError::BadHeader`] and [`FragmentError::OtherCluster`].
-    pub(super) fn decode(bytes: &[u8], key: FragmentKey, cluster: ClusterId) -> Result<Self, FragmentError> {
+    pub(super) fn decode(
+        bytes: &[u8],
+        key: FragmentKey,
+        cluster: ClusterId,
+    ) -> Result<Self, FragmentError> {
         let bad = |what| FragmentError::BadHeader { key, what };
         let (raw, _) = Raw::read_from_prefix(bytes).map_err(|_| bad("is cut short"))?;
         if raw.magic != MAGIC {
@@ -173,7 +182,9 @@ impl Header {
             (0, 0) => None,
             (slot_bytes, places) if is_slot_size(slot_bytes) => {
                 let slots = profile.fragment_bytes() / u64::from(slot_bytes);
-                let places = u16::try_from(places).ok().filter(|&places| u64::from(places) > slots && slots > 0);
+                let places = u16::try_from(places)
+                    .ok()
+                    .filter(|&places| u64::from(places) > slots && slots > 0);
                 Some((slot_bytes, places.ok_or(bad("has impossible places"))?))
             }
             _ => return Err(bad("has impossible slots")),
@@ -183,7 +194,8 @@ impl Header {
             seq: Seq::new(raw.seq.get()),
             epoch: Epoch::new(raw.epoch.get()),
         };
-        let alignment = Alignment::from_raw(raw.alignment.get()).ok_or(bad("has an impossible alignment"))?;
+        let alignment =
+            Alignment::from_raw(raw.alignment.get()).ok_or(bad("has an impossible alignment"))?;
         Ok(Self { profile, version, logical_end: raw.logical_end.get(), places, alignment })
     }
 }

@@ -1,8 +1,9 @@
 //! The fragment store: what one OSD holds of each object, a file that describes itself.
 //!
-//! Contract: [`FragmentStore`] belongs to one thread (a core) and caches open files; a [`FragmentFile`] is one of them,
-//! shared and `Send`, so that what may wait (a cold read, a sync) runs on another thread. No two stores of one process
-//! may have the same PG open. Offsets and lengths are in fragment bytes and multiples of [`SECTOR_BYTES`].
+//! Contract: [`FragmentStore`] belongs to one thread (a core) and caches open files; a
+//! [`FragmentFile`] is one of them, shared and `Send`, so that what may wait (a cold read, a sync)
+//! runs on another thread. No two stores of one process may have the same PG open. Offsets and
+//! lengths are in fragment bytes and multiples of [`SECTOR_BYTES`].
 //!
 //! A fragment is the file `pg/<pool>.<pg hex>/<gfid hex>.<index>.<shard>`, sparse, little-endian:
 //!
@@ -14,24 +15,32 @@
 //! | next multiple of 4096 | 2 x slots | where each slot lies, see the module `slots`; only if the header says so |
 //! | next multiple as for data | | more places for slots |
 //!
-//! * A sector whose table entry is 0 is a hole and reads as zeros, whatever bytes the file has there. A CRC that computes
-//!   to 0 is stored as 1 ([`sector_crc`]).
-//! * **What is durable when.** A write puts data into the file at once; its table entries and the header stay in memory
-//!   until [`FragmentFile::sync`], which writes them and then calls `fdatasync`. A crash in between leaves sectors that
-//!   hold old bytes, or new bytes that fail the old CRC, never bytes that pass and are neither. So a journal record may
-//!   be trimmed only after the sync that followed its application, and after a restart every record that is still in
-//!   the journal must be applied again before (or overlaid while) its sectors are read. Changes that no record repeats,
-//!   those of a rebuild, need [`FragmentFile::flush`] to survive the death of the process.
-//! * **Direct writes.** [`FragmentFile::write_data_only`] puts bytes where nothing was written yet. They stay invisible
-//!   (the entries are 0) until [`FragmentFile::publish`]. Use it only where no unapplied record of any kind touches the
-//!   range: a punch applied later would take the bytes away.
-//! * **Placed writes.** [`FragmentFile::place`] puts the bytes of whole slots into places of the file where none lies, over which of the old
-//!   ones whatever lies; [`FragmentFile::point`] makes them the slots' bytes. The map that says where slots lie is written with the table
-//!   and as late; records repeat what it lacks after a crash. A map that is wrong shows by the checksums of what is read.
-//! * A deleted fragment's file is kept, empty, as `spare/<core>/<number>` for the next fragment: see the module `spare`.
-//! * A full disk is [`FragmentError::Full`]; what was readable before stays readable, each sector old or new.
-//! * After a failed `fdatasync` the file refuses every further sync ([`FragmentError::SyncFailed`]): the kernel may have
-//!   dropped the pages, and a second sync that succeeds would mean nothing.
+//! * A sector whose table entry is 0 is a hole and reads as zeros, whatever bytes the file has
+//!   there. A CRC that computes to 0 is stored as 1 ([`sector_crc`]).
+//! * **What is durable when.** A write puts data into the file at once; its table entries and the
+//!   header stay in memory until [`FragmentFile::sync`], which writes them and then calls
+//!   `fdatasync`. A crash in between leaves sectors that hold old bytes, or new bytes that fail the
+//!   old CRC, never bytes that pass and are neither. So a journal record may be trimmed only after
+//!   the sync that followed its application, and after a restart every record that is still in the
+//!   journal must be applied again before (or overlaid while) its sectors are read. Changes that no
+//!   record repeats, those of a rebuild, need [`FragmentFile::flush`] to survive the death of the
+//!   process.
+//! * **Direct writes.** [`FragmentFile::write_data_only`] puts bytes where nothing was written yet.
+//!   They stay invisible (the entries are 0) until [`FragmentFile::publish`]. Use it only where no
+//!   unapplied record of any kind touches the range: a punch applied later would take the bytes
+//!   away.
+//! * **Placed writes.** [`FragmentFile::place`] puts the bytes of whole slots into places of the
+//!   file where none lies, over which of the old ones whatever lies; [`FragmentFile::point`] makes
+//!   them the slots' bytes. The map that says where slots lie is written with the table and as
+//!   late; records repeat what it lacks after a crash. A map that is wrong shows by the checksums
+//!   of what is read.
+//! * A deleted fragment's file is kept, empty, as `spare/<core>/<number>` for the next fragment:
+//!   see the module `spare`.
+//! * A full disk is [`FragmentError::Full`]; what was readable before stays readable, each sector
+//!   old or new.
+//! * After a failed `fdatasync` the file refuses every further sync
+//!   ([`FragmentError::SyncFailed`]): the kernel may have dropped the pages, and a second sync that
+//!   succeeds would mean nothing.
 
 mod changes;
 mod crc;
@@ -44,8 +53,8 @@ mod table;
 
 pub(crate) use crc::stored;
 pub use crc::{JoinedCrc, sector_crc, sector_crcs};
-pub(crate) use file::sync_names;
 pub use file::{FragmentFile, TakenPlaces};
+pub(crate) use file::{space_of_range, sync_names};
 pub use slots::{Placement, is_slot_size};
 pub use store::{FragmentConfig, FragmentStore};
 
@@ -96,8 +105,8 @@ pub struct FragmentVersion {
 pub struct Mark {
     /// The record.
     pub version: FragmentVersion,
-    /// Where the object's user data ends as its writer knows it, in user bytes of the object. Kept if what is known
-    /// is greater, except by a truncation, which sets it.
+    /// Where the object's user data ends as its writer knows it, in user bytes of the object. Kept
+    /// if what is known is greater, except by a truncation, which sets it.
     pub logical_end: u64,
 }
 
@@ -117,7 +126,8 @@ pub struct FragmentStat {
 /// May a read wait for the disk?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadMode {
-    /// Take what the page cache holds, or say that it would block. Opening a file that is not open may still wait.
+    /// Take what the page cache holds, or say that it would block. Opening a file that is not open
+    /// may still wait.
     NoWait,
     /// Wait for the disk.
     Blocking,
@@ -145,7 +155,8 @@ pub enum FragmentError {
         /// Numbers of the bad sectors within the fragment, ascending.
         sectors: Vec<u64>,
     },
-    /// The header is damaged or is not this fragment's: all of it is an erasure; delete it and rebuild.
+    /// The header is damaged or is not this fragment's: all of it is an erasure; delete it and
+    /// rebuild.
     #[error("fragment {key}: the header {what}")]
     BadHeader {
         /// Which fragment.
@@ -171,8 +182,8 @@ pub enum FragmentError {
         /// In its header.
         found: ClusterId,
     },
-    /// A range is not whole sectors, goes beyond the fragment, or has not one CRC for each sector: a mistake of the
-    /// caller.
+    /// A range is not whole sectors, goes beyond the fragment, or has not one CRC for each sector:
+    /// a mistake of the caller.
     #[error("fragment {key}: {offset}+{length} is no range of whole sectors within it")]
     BadRange {
         /// Which fragment.
@@ -182,7 +193,8 @@ pub enum FragmentError {
         /// Length in bytes.
         length: u64,
     },
-    /// A direct write over sectors that were written before: a mistake of the caller, nothing was written.
+    /// A direct write over sectors that were written before: a mistake of the caller, nothing was
+    /// written.
     #[error("fragment {key}: direct write of {offset}+{length} over written sectors")]
     Written {
         /// Which fragment.
@@ -200,7 +212,8 @@ pub enum FragmentError {
         /// What the system said.
         source: io::Error,
     },
-    /// A sync failed earlier; the file must be rebuilt or its records applied again after a restart.
+    /// A sync failed earlier; the file must be rebuilt or its records applied again after a
+    /// restart.
     #[error("fragment {key}: an earlier sync failed, its contents on disk are uncertain")]
     SyncFailed {
         /// Which fragment.
@@ -241,13 +254,28 @@ impl FragmentError {
     }
 }
 
-/// Compares bytes read from fragment offset `offset` with the checksums they should have; sectors with entry 0 are made
-/// zeros. For bytes of direct writes, whose checksums the journal holds.
+/// Of the space that a fragment's file takes, that of its data and of most of its checksums: all
+/// but the block that every file has, for its header and the first checksums.
+pub(crate) fn space_of_data(allocated_bytes: u64) -> u64 {
+    allocated_bytes.saturating_sub(4096)
+}
+
+/// Compares bytes read from fragment offset `offset` with the checksums they should have; sectors
+/// with entry 0 are made zeros. For bytes of direct writes, whose checksums the journal holds.
 ///
 /// # Errors
 /// [`FragmentError::Corrupt`] names every bad sector.
-pub fn verify(key: FragmentKey, offset: u64, bytes: &mut [u8], crcs: &[u32]) -> Result<(), FragmentError> {
-    assert_eq!(bytes.len() as u64, crcs.len() as u64 * SECTOR_BYTES, "one checksum for each sector");
+pub fn verify(
+    key: FragmentKey,
+    offset: u64,
+    bytes: &mut [u8],
+    crcs: &[u32],
+) -> Result<(), FragmentError> {
+    assert_eq!(
+        bytes.len() as u64,
+        crcs.len() as u64 * SECTOR_BYTES,
+        "one checksum for each sector"
+    );
     let mut found = Crcs::new();
     sector_crcs(bytes, &mut found);
     let mut bad = Vec::new();
@@ -264,7 +292,12 @@ pub fn verify(key: FragmentKey, offset: u64, bytes: &mut [u8], crcs: &[u32]) -> 
 }
 
 /// A fragment range as sector numbers, checked.
-fn sectors_of(key: FragmentKey, profile: Profile, offset: u64, length: u64) -> Result<Range<usize>, FragmentError> {
+fn sectors_of(
+    key: FragmentKey,
+    profile: Profile,
+    offset: u64,
+    length: u64,
+) -> Result<Range<usize>, FragmentError> {
     let end = offset.checked_add(length).filter(|&end| end <= profile.fragment_bytes());
     match end {
         Some(end) if offset.is_multiple_of(SECTOR_BYTES) && end.is_multiple_of(SECTOR_BYTES) => {

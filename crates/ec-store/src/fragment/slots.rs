@@ -1,10 +1,11 @@
 //! Where the slots of one fragment lie in its file.
 //!
-//! Contract: pure bookkeeping. A fragment is cut into *slots* of one size; what is left behind the last whole one never moves. A file
-//! has *places* for them: as many as slots, in which each lies at first, and more behind those, so that what overwrites whole
-//! slots can be put elsewhere while readers still see the old bytes. A place counts as taken as long as a slot lies there, or a record
-//! in the journal names it: a restart compares the bytes there with the record's checksums. No two slots lie in one place, whatever
-//! the file says.
+//! Contract: pure bookkeeping. A fragment is cut into *slots* of one size; what is left behind the
+//! last whole one never moves. A file has *places* for them: as many as slots, in which each lies
+//! at first, and more behind those, so that what overwrites whole slots can be put elsewhere while
+//! readers still see the old bytes. A place counts as taken as long as a slot lies there, or a
+//! record in the journal names it: a restart compares the bytes there with the record's checksums.
+//! No two slots lie in one place, whatever the file says.
 
 use super::SECTOR_BYTES;
 use smallvec::SmallVec;
@@ -14,7 +15,8 @@ use std::ops::Range;
 /// Bytes of a slot, at most.
 pub(super) const SLOT_BYTES_MAX: u32 = 1 << 20;
 
-/// Slots of a fragment, at most: each place has a number of two bytes, and 0 is another's. A fragment with more has none.
+/// Slots of a fragment, at most: each place has a number of two bytes, and 0 is another's. A
+/// fragment with more has none.
 const COUNT_MAX: u16 = u16::MAX / 2;
 
 /// Can slots be of this size?
@@ -76,8 +78,8 @@ pub(super) struct Slots {
     at: Vec<u16>,
     /// By place who counts on it: a slot, and records. Empty until a record does.
     users: Vec<u16>,
-    /// Slots that were found where a record in the journal is to bring them, each with that record's position: what older records
-    /// did to them is not to be repeated.
+    /// Slots that were found where a record in the journal is to bring them, each with that
+    /// record's position: what older records did to them is not to be repeated.
     ahead: BTreeMap<u16, u64>,
     /// Where the search for free places goes on.
     cursor: u16,
@@ -88,8 +90,10 @@ impl Slots {
     /// All in their own places. `slot_bytes`: 0 or a power of two.
     pub fn new(slot_bytes: u32, fragment_bytes: u64) -> Self {
         let slot_bytes = u64::from(slot_bytes);
-        let count =
-            fragment_bytes.checked_div(slot_bytes).filter(|&count| count <= u64::from(COUNT_MAX)).unwrap_or(0) as u16;
+        let count = fragment_bytes
+            .checked_div(slot_bytes)
+            .filter(|&count| count <= u64::from(COUNT_MAX))
+            .unwrap_or(0) as u16;
         Self {
             fragment_bytes,
             slot_bytes: if count == 0 { 0 } else { slot_bytes },
@@ -135,14 +139,17 @@ impl Slots {
 
     // ---- on disk
 
-    /// The map as a file holds it: for each slot 0 if it is in its own place, else its place plus 1; little-endian.
+    /// The map as a file holds it: for each slot 0 if it is in its own place, else its place plus
+    /// 1; little-endian.
     pub fn encode(&self) -> Vec<u8> {
-        let entry = |(slot, place): (usize, &u16)| if slot == usize::from(*place) { 0 } else { place + 1 };
+        let entry =
+            |(slot, place): (usize, &u16)| if slot == usize::from(*place) { 0 } else { place + 1 };
         self.at.iter().enumerate().flat_map(|entry_of| entry(entry_of).to_le_bytes()).collect()
     }
 
-    /// Takes over a map. An entry that cannot be, or a place that another slot has, is none of this fragment's bytes: that slot
-    /// gets a place of its own, whose bytes fail its checksums until a record in the journal, or another shard, gives them back.
+    /// Takes over a map. An entry that cannot be, or a place that another slot has, is none of this
+    /// fragment's bytes: that slot gets a place of its own, whose bytes fail its checksums until a
+    /// record in the journal, or another shard, gives them back.
     pub fn decode(&mut self, places: u16, map: &[u8]) {
         self.places = places.max(self.count);
         let mut taken = vec![false; usize::from(self.places)];
@@ -159,7 +166,8 @@ impl Slots {
                 _ => homeless.push(slot),
             }
         }
-        let mut free = taken.iter().enumerate().filter(|(_, taken)| !**taken).map(|(place, _)| place as u16);
+        let mut free =
+            taken.iter().enumerate().filter(|(_, taken)| !**taken).map(|(place, _)| place as u16);
         for slot in homeless {
             self.at[slot] = free.next().expect("as many places as slots, or more");
             self.is_dirty = true;
@@ -195,7 +203,11 @@ impl Slots {
             while at < range.end.min(slotted) {
                 let (slot, within) = (at / self.slot_bytes, at % self.slot_bytes);
                 let length = (self.slot_bytes - within).min(range.end - at);
-                push_places(&mut pieces, u64::from(self.place_of(slot as u16)) * self.slot_bytes + within, length);
+                push_places(
+                    &mut pieces,
+                    u64::from(self.place_of(slot as u16)) * self.slot_bytes + within,
+                    length,
+                );
                 at += length;
             }
         }
@@ -206,17 +218,23 @@ impl Slots {
         pieces
     }
 
-    /// The slots from `offset` on that a record names places for; `None` if it cannot. A setting may have changed since the record was
-    /// made: slots of which nothing else is known are cut as it has them.
+    /// The slots from `offset` on that a record names places for; `None` if it cannot. A setting
+    /// may have changed since the record was made: slots of which nothing else is known are cut as
+    /// it has them.
     pub fn named(&mut self, offset: u64, placement: Placement<'_>) -> Option<Range<u16>> {
         self.cut_as(placement);
-        let slots = self.whole(offset, placement.bytes()).filter(|slots| slots.len() == placement.places.len());
+        let slots = self
+            .whole(offset, placement.bytes())
+            .filter(|slots| slots.len() == placement.places.len());
         slots.filter(|_| self.can_have(placement))
     }
 
     fn cut_as(&mut self, placement: Placement<'_>) {
         let is_untouched = self.users.is_empty() && self.at.is_empty() && self.places == self.count;
-        if is_untouched && is_slot_size(placement.slot_bytes) && u64::from(placement.slot_bytes) != self.slot_bytes {
+        if is_untouched
+            && is_slot_size(placement.slot_bytes)
+            && u64::from(placement.slot_bytes) != self.slot_bytes
+        {
             *self = Self::new(placement.slot_bytes, self.fragment_bytes);
         }
     }
@@ -228,7 +246,8 @@ impl Slots {
         is_cut_so && placement.places.iter().all(|&place| place < places_max)
     }
 
-    /// A range of bytes, from `skip` on, within the places that a record names; shorter if it has not so many.
+    /// A range of bytes, from `skip` on, within the places that a record names; shorter if it has
+    /// not so many.
     pub fn pieces_in(&mut self, placement: Placement<'_>, skip: u64, length: u64) -> Pieces {
         self.cut_as(placement);
         let mut pieces = Pieces::new();
@@ -246,12 +265,15 @@ impl Slots {
         pieces
     }
 
-    /// The parts of a range that a record at this position of the journal is to change: all but what the file shows as a later one
-    /// left it.
+    /// The parts of a range that a record at this position of the journal is to change: all but
+    /// what the file shows as a later one left it.
     pub fn behind(&self, range: Range<u64>, lsn: u64) -> SmallVec<[Range<u64>; 1]> {
         let mut parts = SmallVec::new();
         let mut start = range.start;
-        let first = range.start.checked_div(self.slot_bytes).map_or(0, |slot| u16::try_from(slot).unwrap_or(u16::MAX));
+        let first = range
+            .start
+            .checked_div(self.slot_bytes)
+            .map_or(0, |slot| u16::try_from(slot).unwrap_or(u16::MAX));
         let later = self.ahead.range(first..).filter(|(_, by)| **by > lsn);
         for slot in later.map(|(&slot, _)| u64::from(slot) * self.slot_bytes) {
             if slot >= range.end {
@@ -285,8 +307,9 @@ impl Slots {
         }
     }
 
-    /// Takes free places for a record, one behind the other if there are such; `None`: there are not enough. The file grows only where
-    /// there are not enough: space that is taken anew costs more than space that is used again.
+    /// Takes free places for a record, one behind the other if there are such; `None`: there are
+    /// not enough. The file grows only where there are not enough: space that is taken anew costs
+    /// more than space that is used again.
     pub fn take(&mut self, wanted: usize) -> Option<Box<[u16]>> {
         self.count_users();
         let found: Box<[u16]> = match self.free_run(wanted) {
@@ -294,7 +317,8 @@ impl Slots {
             None => {
                 let free = self.free_in(0..self.places);
                 // Behind them those that the file may still get.
-                let some: Box<[u16]> = free.chain(self.places..self.places_max()).take(wanted).collect();
+                let some: Box<[u16]> =
+                    free.chain(self.places..self.places_max()).take(wanted).collect();
                 (some.len() == wanted).then_some(some)?
             }
         };
@@ -320,11 +344,13 @@ impl Slots {
         find(self.cursor.min(self.places)..self.places).or_else(|| find(0..self.places))
     }
 
-    /// The places of a range that nobody counts on. Most are taken: those are passed over many at a time.
+    /// The places of a range that nobody counts on. Most are taken: those are passed over many at a
+    /// time.
     fn free_in(&self, range: Range<u16>) -> impl Iterator<Item = u16> {
         let users = &self.users[usize::from(range.start)..usize::from(range.end)];
         // Without a way out of the loop, it is done for many at once.
-        let has_free = |part: &[u16]| part.iter().fold(false, |has_free, &users| has_free | (users == 0));
+        let has_free =
+            |part: &[u16]| part.iter().fold(false, |has_free, &users| has_free | (users == 0));
         // Numbers come second, so that none beyond the last is made.
         let parts = users.chunks(PASSED_AT_ONCE).zip((range.start..).step_by(PASSED_AT_ONCE));
         parts.filter(move |(part, _)| has_free(part)).flat_map(|(part, first)| {
@@ -345,8 +371,9 @@ impl Slots {
         places.iter().for_each(|&place| self.use_place(place));
     }
 
-    /// A record that is in the journal when it is read again names these places for slots. Another slot that the file has in one of
-    /// them has none of its bytes there, and gets a place that nobody counts on. `false`, with nothing done: there is none.
+    /// A record that is in the journal when it is read again names these places for slots. Another
+    /// slot that the file has in one of them has none of its bytes there, and gets a place that
+    /// nobody counts on. `false`, with nothing done: there is none.
     pub fn keep_found(&mut self, slots: Range<u16>, places: &[u16], lsn: u64) -> bool {
         self.count_users();
         let mut moved: Vec<(u16, u16, u16)> = Vec::new();
@@ -383,7 +410,8 @@ impl Slots {
         }
     }
 
-    /// Slots lie in these places from now on, in which no others do. Gives the places that they left; they count as taken.
+    /// Slots lie in these places from now on, in which no others do. Gives the places that they
+    /// left; they count as taken.
     pub fn point(&mut self, slots: Range<u16>, places: &[u16]) -> Vec<u16> {
         self.count_users();
         let mut left = Vec::new();
@@ -450,7 +478,9 @@ impl Slots {
 /// Appends a range within places, to the piece before it where it goes on there.
 fn push_places(pieces: &mut Pieces, at: u64, length: u64) {
     match pieces.last_mut() {
-        Some(Piece::Places { at: before, length: long }) if *before + *long == at => *long += length,
+        Some(Piece::Places { at: before, length: long }) if *before + *long == at => {
+            *long += length
+        }
         _ if length == 0 => {}
         _ => pieces.push(Piece::Places { at, length }),
     }

@@ -1,9 +1,10 @@
 //! Files of deleted fragments, kept empty for the next ones.
 //!
-//! Contract: one owner thread, one directory of its own. A file system that has just freed many inodes searches long for
-//! one that it may give out again (ext4 without a journal: milliseconds), and making and freeing inodes costs more than
-//! giving names on all of them. A deleted fragment's file gets a number for a name here, is emptied, and becomes the next
-//! fragment by its name alone. After a crash files here may hold old bytes: each is emptied again before it is used.
+//! Contract: one owner thread, one directory of its own. A file system that has just freed many
+//! inodes searches long for one that it may give out again (ext4 without a journal: milliseconds),
+//! and making and freeing inodes costs more than giving names on all of them. A deleted fragment's
+//! file gets a number for a name here, is emptied, and becomes the next fragment by its name alone.
+//! After a crash files here may hold old bytes: each is emptied again before it is used.
 
 use crate::medium::{Dir, MediumFile, OpenMode};
 use std::io;
@@ -35,7 +36,8 @@ impl Spares {
         Ok(Self { dir, files_max, numbers, next })
     }
 
-    /// Removes the name `path`: its file is kept here if there is room, and emptied. Nobody may have it open.
+    /// Removes the name `path`: its file is kept here if there is room, and emptied. Nobody may
+    /// have it open.
     ///
     /// # Errors
     /// `NotFound`, and those of `rename` and `unlink`; the name is then still there.
@@ -57,8 +59,9 @@ impl Spares {
         Ok(())
     }
 
-    /// Gives a file the name `path`, in place of what has that name; `None` if there is no file, or no such directory.
-    /// Its contents are durable as those of a new file are, its name after a sync of that directory.
+    /// Gives a file the name `path`, in place of what has that name; `None` if there is no file, or
+    /// no such directory. Its contents are durable as those of a new file are, its name after a
+    /// sync of that directory.
     ///
     /// # Errors
     /// Those of `open`, `ftruncate` and `rename`.

@@ -1,12 +1,13 @@
 //! The open fragments of one core, and the directories they are in.
 //!
-//! Contract: one owner thread. Files handed out as `Arc` stay valid after the store closed or deleted them; the store
-//! never opens a second [`FragmentFile`] for a fragment while somebody holds the first.
+//! Contract: one owner thread. Files handed out as `Arc` stay valid after the store closed or
+//! deleted them; the store never opens a second [`FragmentFile`] for a fragment while somebody
+//! holds the first.
 
 use super::file::{Common, FragmentFile};
 use super::slots::is_slot_size;
 use super::spare::Spares;
-use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome};
+use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome, space_of_data};
 use crate::disk::Space;
 use crate::medium::{Dir, FileStat, MediumFile, Names, OpenMode};
 use messenger::sync::LockTable;
@@ -19,19 +20,22 @@ use std::sync::Arc;
 /// The limits of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FragmentConfig {
-    /// Open fragment files of one core. More than a sixteenth of the process's limit is cut to that, with a warning.
-    /// 1024 keeps the files of 64 GiB of user data open. At the bound the least recently used that need no sync are closed. Where too few
-    /// of them are left the store asks for one ([`FragmentStore::take_wants_sync`]), and has up to twice as many open until then.
+    /// Open fragment files of one core. More than a sixteenth of the process's limit is cut to
+    /// that, with a warning. 1024 keeps the files of 64 GiB of user data open. At the bound the
+    /// least recently used that need no sync are closed. Where too few of them are left the store
+    /// asks for one ([`FragmentStore::take_wants_sync`]), and has up to twice as many open until
+    /// then.
     pub fragment_open_files_max: usize,
-    /// Memory of CRC tables of one core, in bytes. 64 MiB holds the checksums of 8 GiB of fragments. At the bound the
-    /// tables of the least recently used files are dropped.
+    /// Memory of CRC tables of one core, in bytes. 64 MiB holds the checksums of 8 GiB of
+    /// fragments. At the bound the tables of the least recently used files are dropped.
     pub fragment_table_bytes_max: usize,
-    /// Files of deleted fragments that one core keeps for new ones; each takes an inode and no data. 16,384 let a source
-    /// tree be removed and unpacked again.
+    /// Files of deleted fragments that one core keeps for new ones; each takes an inode and no
+    /// data. 16,384 let a source tree be removed and unpacked again.
     pub fragment_spare_files_max: usize,
-    /// Writes of whole slots of so many bytes of a fragment go to free places of the fragment's file at once, and only their place and
-    /// checksums to the journal. A power of two from 512 to 1 MiB; 0: they go through the journal as all others. 32 KiB are 64 KiB of a
-    /// file with k = 2. A file keeps the size that it was begun with.
+    /// Writes of whole slots of so many bytes of a fragment go to free places of the fragment's
+    /// file at once, and only their place and checksums to the journal. A power of two from 512 to
+    /// 1 MiB; 0: they go through the journal as all others. 32 KiB are 64 KiB of a file with k = 2.
+    /// A file keeps the size that it was begun with.
     pub fragment_slot_bytes: u32,
 }
 
@@ -71,15 +75,23 @@ struct Slot {
 }
 
 impl FragmentStore {
-    /// As [`FragmentStore::open`] of the first core, with default limits and locks that nobody lists: for tools.
+    /// As [`FragmentStore::open`] of the first core, with default limits and locks that nobody
+    /// lists: for tools.
     ///
     /// # Errors
     /// [`FragmentError::Store`].
     pub fn open_alone(data_dir: impl Into<Dir>, cluster: ClusterId) -> Result<Self, FragmentError> {
-        Self::open(data_dir, CoreId::new(0), cluster, FragmentConfig::default(), &LockTable::default())
+        Self::open(
+            data_dir,
+            CoreId::new(0),
+            cluster,
+            FragmentConfig::default(),
+            &LockTable::default(),
+        )
     }
 
-    /// Opens the store of a core in an OSD's data directory; `pg/` and `spare/<core>/` are made if they are missing.
+    /// Opens the store of a core in an OSD's data directory; `pg/` and `spare/<core>/` are made if
+    /// they are missing.
     ///
     /// # Errors
     /// [`FragmentError::Store`].
@@ -97,10 +109,17 @@ impl FragmentStore {
         let spares = Spares::open(kept.clone(), config.fragment_spare_files_max);
         let spares = spares.map_err(|error| store_error(kept.path(), error))?;
         // Sockets, journals and the stores of other cores need descriptors too.
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) / 16;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
+            .current
+            .unwrap_or(u64::MAX)
+            / 16;
         if config.fragment_open_files_max as u64 > limit {
             let asked = config.fragment_open_files_max;
-            tracing::warn!(asked, limit, "fragment_open_files_max cut to a sixteenth of the open files limit");
+            tracing::warn!(
+                asked,
+                limit,
+                "fragment_open_files_max cut to a sixteenth of the open files limit"
+            );
             config.fragment_open_files_max = limit as usize;
         }
         config.fragment_open_files_max = config.fragment_open_files_max.max(1);
@@ -124,7 +143,8 @@ impl FragmentStore {
         })
     }
 
-    /// The fragment, or `None` if it does not exist. Opening one that is not open waits for the disk.
+    /// The fragment, or `None` if it does not exist. Opening one that is not open waits for the
+    /// disk.
     ///
     /// # Errors
     /// `BadHeader`, `OtherCluster`, `Io`; those of closing another file to stay within the limit.
@@ -143,16 +163,24 @@ impl FragmentStore {
         }
     }
 
-    /// The fragment, made if it does not exist. One with a damaged header gets a new one, so that it can be written and
-    /// repaired: until then all of it fails its checksums.
+    /// The fragment, made if it does not exist. One with a damaged header gets a new one, so that
+    /// it can be written and repaired: until then all of it fails its checksums.
     ///
     /// # Errors
     /// As [`FragmentStore::get`] without `BadHeader`, `OtherProfile`, and `Full`.
-    pub fn get_or_create(&mut self, key: FragmentKey, profile: Profile) -> Result<Arc<FragmentFile>, FragmentError> {
+    pub fn get_or_create(
+        &mut self,
+        key: FragmentKey,
+        profile: Profile,
+    ) -> Result<Arc<FragmentFile>, FragmentError> {
         match self.get(key) {
             Ok(Some(file)) if file.profile() == profile => return Ok(file),
             Ok(Some(file)) => {
-                return Err(FragmentError::OtherProfile { key, found: file.profile(), expected: profile });
+                return Err(FragmentError::OtherProfile {
+                    key,
+                    found: file.profile(),
+                    expected: profile,
+                });
             }
             Ok(None) => {}
             Err(FragmentError::BadHeader { what, .. }) => return self.salvage(key, profile, what),
@@ -171,7 +199,9 @@ impl FragmentStore {
         }
         let open = || dir.medium().open(path, OpenMode::OrCreate);
         match open() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => dir.create().and_then(|()| open()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                dir.create().and_then(|()| open())
+            }
             result => result,
         }
     }
@@ -184,13 +214,17 @@ impl FragmentStore {
     ) -> Result<Arc<FragmentFile>, FragmentError> {
         tracing::warn!(fragment = %key, "the header {what}: all of the fragment is to be repaired from other shards");
         let (dir, path) = self.path(key);
-        let file = dir.medium().open(&path, OpenMode::Existing).map_err(|error| FragmentError::io(key, error))?;
+        let file = dir
+            .medium()
+            .open(&path, OpenMode::Existing)
+            .map_err(|error| FragmentError::io(key, error))?;
         let file = FragmentFile::salvage(key, &self.common, file, dir, profile)?;
         self.salvaged.push(key);
         self.insert(file)
     }
 
-    /// Fragments whose damaged header was replaced since this was last called: all of each is to be repaired.
+    /// Fragments whose damaged header was replaced since this was last called: all of each is to be
+    /// repaired.
     pub fn take_salvaged(&mut self) -> Vec<FragmentKey> {
         std::mem::take(&mut self.salvaged)
     }
@@ -235,7 +269,12 @@ impl FragmentStore {
     ///
     /// # Errors
     /// Those of [`FragmentStore::get`] and [`FragmentFile::is_unwritten`].
-    pub fn is_unwritten(&mut self, key: FragmentKey, offset: u64, length: u64) -> Result<bool, FragmentError> {
+    pub fn is_unwritten(
+        &mut self,
+        key: FragmentKey,
+        offset: u64,
+        length: u64,
+    ) -> Result<bool, FragmentError> {
         self.get(key)?.map_or(Ok(true), |file| file.is_unwritten(offset, length))
     }
 
@@ -276,8 +315,8 @@ impl FragmentStore {
         Ok(existed)
     }
 
-    /// Lets go of an open fragment whose name was removed behind our back: its bytes would be gone at the next start.
-    /// True: it was so.
+    /// Lets go of an open fragment whose name was removed behind our back: its bytes would be gone
+    /// at the next start. True: it was so.
     ///
     /// # Errors
     /// `Io`.
@@ -297,8 +336,8 @@ impl FragmentStore {
         self.dirs.entry(pg).or_insert_with(|| self.root.dir(&pg.to_string())).clone()
     }
 
-    /// The open files that wait for a sync, in no order. Syncing them all, and the directories of deleted fragments,
-    /// makes everything durable that was applied before.
+    /// The open files that wait for a sync, in no order. Syncing them all, and the directories of
+    /// deleted fragments, makes everything durable that was applied before.
     pub fn dirty_files(&self) -> impl Iterator<Item = &Arc<FragmentFile>> {
         self.files.values().map(|slot| &slot.file).filter(|file| file.is_dirty())
     }
@@ -310,7 +349,10 @@ impl FragmentStore {
     pub fn list(
         &mut self,
         pg: PgId,
-    ) -> Result<impl Iterator<Item = Result<(ObjectId, ShardIndex), FragmentError>> + use<>, FragmentError> {
+    ) -> Result<
+        impl Iterator<Item = Result<(ObjectId, ShardIndex), FragmentError>> + use<>,
+        FragmentError,
+    > {
         let dir = self.pg_dir(pg);
         let names = list(&dir)?;
         Ok(names.into_iter().flatten().filter_map(move |name| match name {
@@ -319,8 +361,8 @@ impl FragmentStore {
         }))
     }
 
-    /// What finds out how many bytes each of these fragments takes on the disk; it waits for that, and opens nothing for
-    /// longer. 0 for one that is not there or cannot be looked at.
+    /// What finds out how many bytes each of these fragments takes on the disk; it waits for that,
+    /// and opens nothing for longer. 0 for one that is not there or cannot be looked at.
     pub fn sizes(&mut self, keys: &[FragmentKey]) -> impl FnOnce() -> Vec<u64> + Send + use<> {
         let paths: Vec<(Dir, PathBuf)> = keys.iter().map(|key| self.path(*key)).collect();
         move || {
@@ -328,6 +370,37 @@ impl FragmentStore {
                 dir.medium().open(path, OpenMode::Existing)?.stat()
             };
             paths.iter().map(|at| size(at).map_or(0, |stat| stat.allocated_bytes)).collect()
+        }
+    }
+
+    /// What finds out how many bytes a fragment of this PG takes on the disk, as
+    /// [`FragmentStore::sizes`] does.
+    pub fn sizes_of(&mut self, pg: PgId) -> impl Fn(ObjectId, ShardIndex) -> u64 + Send + use<> {
+        let dir = self.pg_dir(pg);
+        move |object, shard| {
+            let path = dir.join(&file_name(object, shard));
+            let stat = dir.medium().open(&path, OpenMode::Existing).and_then(|file| file.stat());
+            stat.map_or(0, |stat| space_of_data(stat.allocated_bytes))
+        }
+    }
+
+    /// What finds out how many bytes all fragments of a PG take on the disk; it waits for that.
+    pub fn size_of_pg(&mut self, pg: PgId) -> impl FnOnce() -> io::Result<u64> + Send + use<> {
+        let dir = self.pg_dir(pg);
+        move || {
+            let names = match dir.medium().list(dir.path()) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+                names => names?,
+            };
+            let mut sum = 0;
+            for name in names {
+                let path = dir.path().join(name?);
+                // One that is gone meanwhile takes nothing.
+                let stat =
+                    dir.medium().open(&path, OpenMode::Existing).and_then(|file| file.stat());
+                sum += stat.map_or(0, |stat| stat.allocated_bytes);
+            }
+            Ok(sum)
         }
     }
 
@@ -349,10 +422,14 @@ impl FragmentStore {
     /// # Errors
     /// [`FragmentError::Store`].
     pub fn space(&self) -> Result<Space, FragmentError> {
-        self.root.medium().space(self.root.path()).map_err(|error| store_error(self.root.path(), error))
+        self.root
+            .medium()
+            .space(self.root.path())
+            .map_err(|error| store_error(self.root.path(), error))
     }
 
-    /// Files that may be held until a trim: an eighth of those that may be open, whose tables then take half of their memory at most.
+    /// Files that may be held until a trim: an eighth of those that may be open, whose tables then
+    /// take half of their memory at most.
     pub(crate) fn held_files_max(&self) -> usize {
         (self.config.fragment_open_files_max / 8).max(1)
     }
@@ -388,23 +465,33 @@ impl FragmentStore {
 
     /// Keys of files that nobody else holds, least recently used first.
     fn idle_keys(&self) -> Vec<FragmentKey> {
-        let is_idle = |slot: &Slot| Arc::strong_count(&slot.file) == 1 && !slot.file.has_sync_failed();
-        let mut idle: Vec<(u64, FragmentKey)> =
-            self.files.iter().filter(|(_, slot)| is_idle(slot)).map(|(key, slot)| (slot.used, *key)).collect();
+        let is_idle =
+            |slot: &Slot| Arc::strong_count(&slot.file) == 1 && !slot.file.has_sync_failed();
+        let mut idle: Vec<(u64, FragmentKey)> = self
+            .files
+            .iter()
+            .filter(|(_, slot)| is_idle(slot))
+            .map(|(key, slot)| (slot.used, *key))
+            .collect();
         idle.sort_unstable();
         idle.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// Closes clean files, the least recently used first, until an eighth of the limit is free, so that looking for them is paid once in many
-    /// openings. With twice the limit open, and none of them clean, the oldest is closed after a sync. Files that
-    /// others hold stay open, and may exceed that by as many as there are operations in flight.
+    /// Closes clean files, the least recently used first, until an eighth of the limit is free, so
+    /// that looking for them is paid once in many openings. With twice the limit open, and none of
+    /// them clean, the oldest is closed after a sync. Files that others hold stay open, and may
+    /// exceed that by as many as there are operations in flight.
     fn close_some(&mut self) -> Result<(), FragmentError> {
         let idle = self.idle_keys();
         let max = self.config.fragment_open_files_max;
         let step = (max / 8).max(1);
         let excess = (self.files.len() + step).saturating_sub(max);
-        let clean: Vec<FragmentKey> =
-            idle.iter().copied().filter(|key| !self.files[key].file.is_dirty()).take(excess).collect();
+        let clean: Vec<FragmentKey> = idle
+            .iter()
+            .copied()
+            .filter(|key| !self.files[key].file.is_dirty())
+            .take(excess)
+            .collect();
         for key in &clean {
             self.files.remove(key);
         }
@@ -438,9 +525,13 @@ impl FragmentStore {
 
     fn path(&mut self, key: FragmentKey) -> (Dir, PathBuf) {
         let dir = self.pg_dir(key.pg);
-        let path = dir.join(&format!("{}.{}", key.object, key.shard.get()));
+        let path = dir.join(&file_name(key.object, key.shard));
         (dir, path)
     }
+}
+
+fn file_name(object: ObjectId, shard: ShardIndex) -> String {
+    format!("{object}.{}", shard.get())
 }
 
 /// The names in a directory; `None` if it does not exist.
@@ -459,7 +550,10 @@ fn store_error(path: &Path, source: io::Error) -> FragmentError {
 /// The inverse of [`PgId`]'s display.
 fn parse_pg(name: &str) -> Option<PgId> {
     let (pool, number) = name.split_once('.')?;
-    let pg = PgId { pool: PoolId::new(pool.parse().ok()?), number: u32::from_str_radix(number, 16).ok()? };
+    let pg = PgId {
+        pool: PoolId::new(pool.parse().ok()?),
+        number: u32::from_str_radix(number, 16).ok()?,
+    };
     (pg.to_string() == name).then_some(pg)
 }
 

@@ -1,8 +1,9 @@
 //! The CRC table of one fragment: a write-back cache of pages of checksums.
 //!
-//! Contract: holds what the file's table says plus what was changed since the last [`Table::write_back`]. A page is
-//! loaded when first needed; pages of zeros (fragments are sparse) take no memory. The memory of all tables of a store
-//! is counted in one [`TableMemory`], so that the store can have the least used ones dropped.
+//! Contract: holds what the file's table says plus what was changed since the last
+//! [`Table::write_back`]. A page is loaded when first needed; pages of zeros (fragments are sparse)
+//! take no memory. The memory of all tables of a store is counted in one [`TableMemory`], so that
+//! the store can have the least used ones dropped.
 
 use crate::medium::{self, MediumFile};
 use std::io;
@@ -50,9 +51,16 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table at file offset `start` for so many sectors. `is_blank`: the file has no table yet, all is zero.
-    pub(super) fn new(start: u64, sectors: usize, is_blank: bool, memory: Arc<TableMemory>) -> Self {
-        let pages = (0..sectors.div_ceil(PAGE_ENTRIES)).map(|_| if is_blank { Page::Zero } else { Page::Unknown });
+    /// The table at file offset `start` for so many sectors. `is_blank`: the file has no table yet,
+    /// all is zero.
+    pub(super) fn new(
+        start: u64,
+        sectors: usize,
+        is_blank: bool,
+        memory: Arc<TableMemory>,
+    ) -> Self {
+        let pages = (0..sectors.div_ceil(PAGE_ENTRIES))
+            .map(|_| if is_blank { Page::Zero } else { Page::Unknown });
         Self { start, sectors, pages: pages.collect(), memory }
     }
 
@@ -79,8 +87,14 @@ impl Table {
         })
     }
 
-    /// Makes sure that the pages of these sectors are known; `false` if that would wait and must not.
-    pub(super) fn load(&mut self, file: &dyn MediumFile, sectors: Range<usize>, may_wait: bool) -> io::Result<bool> {
+    /// Makes sure that the pages of these sectors are known; `false` if that would wait and must
+    /// not.
+    pub(super) fn load(
+        &mut self,
+        file: &dyn MediumFile,
+        sectors: Range<usize>,
+        may_wait: bool,
+    ) -> io::Result<bool> {
         for (page, _) in Self::split(sectors) {
             if may_wait && matches!(self.pages[page], Page::Unknown) {
                 self.skip_hole(file, page)?;
@@ -113,7 +127,10 @@ impl Table {
             (within / PAGE_BYTES).min(self.pages.len())
         });
         let unknown = |page: &&mut Page| matches!(page, Page::Unknown);
-        self.pages[page..end.max(page)].iter_mut().filter(unknown).for_each(|page| *page = Page::Zero);
+        self.pages[page..end.max(page)]
+            .iter_mut()
+            .filter(unknown)
+            .for_each(|page| *page = Page::Zero);
         Ok(())
     }
 
@@ -159,7 +176,9 @@ impl Table {
     pub(super) fn clear(&mut self, sectors: Range<usize>) {
         for (page, within) in Self::split(sectors) {
             match &self.pages[page] {
-                Page::Loaded { entries, .. } if entries[within.clone()].iter().any(|entry| entry.get() != 0) => {
+                Page::Loaded { entries, .. }
+                    if entries[within.clone()].iter().any(|entry| entry.get() != 0) =>
+                {
                     self.dirty(page, within).fill(U32::ZERO);
                 }
                 _ => {}
@@ -177,7 +196,8 @@ impl Table {
     fn dirty(&mut self, page: usize, within: Range<usize>) -> &mut [U32] {
         if matches!(self.pages[page], Page::Zero) {
             self.memory.0.fetch_add(PAGE_BYTES, Ordering::Relaxed);
-            self.pages[page] = Page::Loaded { entries: Box::new([U32::ZERO; PAGE_ENTRIES]), dirty: 0..0 };
+            self.pages[page] =
+                Page::Loaded { entries: Box::new([U32::ZERO; PAGE_ENTRIES]), dirty: 0..0 };
         }
         match &mut self.pages[page] {
             Page::Loaded { entries, dirty } => {
@@ -192,7 +212,8 @@ impl Table {
         }
     }
 
-    /// Writes the changed entries to the file. After an error what was not written is still known as changed.
+    /// Writes the changed entries to the file. After an error what was not written is still known
+    /// as changed.
     pub(super) fn write_back(&mut self, file: &dyn MediumFile) -> io::Result<()> {
         for page in 0..self.pages.len() {
             let offset = self.page_offset(page);
@@ -200,7 +221,8 @@ impl Table {
                 && dirty.start != dirty.end
             {
                 let bytes = entries[dirty.clone()].as_bytes();
-                medium::write_counted(file, offset + dirty.start as u64 * 4, bytes).map_err(|(_, error)| error)?;
+                medium::write_counted(file, offset + dirty.start as u64 * 4, bytes)
+                    .map_err(|(_, error)| error)?;
                 *dirty = 0..0;
             }
         }

@@ -1,4 +1,5 @@
-//! The fragment store against a model, crashes before a sync, a flip of every byte, and disks that are full or fail.
+//! The fragment store against a model, crashes before a sync, a flip of every byte, and disks that
+//! are full or fail.
 
 use super::*;
 use crate::medium::{Dir, Memory};
@@ -33,7 +34,12 @@ fn key(index: u32) -> FragmentKey {
 }
 
 fn common() -> file::Common {
-    file::Common { cluster: CLUSTER, memory: Arc::default(), slot_bytes: SLOT as u32, locks: LockTable::default() }
+    file::Common {
+        cluster: CLUSTER,
+        memory: Arc::default(),
+        slot_bytes: SLOT as u32,
+        locks: LockTable::default(),
+    }
 }
 
 fn open(dir: &Path) -> FragmentStore {
@@ -42,24 +48,45 @@ fn open(dir: &Path) -> FragmentStore {
 }
 
 fn mark(seq: u64, logical_end: u64) -> Mark {
-    let version = FragmentVersion { session: SessionId::new(4), seq: Seq::new(seq), epoch: Epoch::new(2) };
+    let version =
+        FragmentVersion { session: SessionId::new(4), seq: Seq::new(seq), epoch: Epoch::new(2) };
     Mark { version, logical_end }
 }
 
 fn sectors(fill: u8, count: u64) -> (Vec<u8>, Vec<u32>) {
-    let bytes: Vec<u8> = (0..count * SECTOR_BYTES).map(|i| fill ^ (i / SECTOR_BYTES) as u8 ^ (i % 3) as u8).collect();
+    let bytes: Vec<u8> = (0..count * SECTOR_BYTES)
+        .map(|i| fill ^ (i / SECTOR_BYTES) as u8 ^ (i % 3) as u8)
+        .collect();
     let mut crcs = Vec::new();
     sector_crcs(&bytes, &mut crcs);
     (bytes, crcs)
 }
 
 /// Writes `count` sectors from sector `first` on.
-fn write(store: &mut FragmentStore, index: u32, first: u64, count: u64, fill: u8) -> Result<(), FragmentError> {
+fn write(
+    store: &mut FragmentStore,
+    index: u32,
+    first: u64,
+    count: u64,
+    fill: u8,
+) -> Result<(), FragmentError> {
     let (bytes, crcs) = sectors(fill, count);
-    store.write(key(index), profile(), first * SECTOR_BYTES, &bytes, &crcs, mark(u64::from(fill), 10))
+    store.write(
+        key(index),
+        profile(),
+        first * SECTOR_BYTES,
+        &bytes,
+        &crcs,
+        mark(u64::from(fill), 10),
+    )
 }
 
-fn read(store: &mut FragmentStore, index: u32, first: u64, count: u64) -> Result<Vec<u8>, FragmentError> {
+fn read(
+    store: &mut FragmentStore,
+    index: u32,
+    first: u64,
+    count: u64,
+) -> Result<Vec<u8>, FragmentError> {
     let mut buf = vec![0xee; (count * SECTOR_BYTES) as usize];
     match store.read(key(index), first * SECTOR_BYTES, &mut buf, ReadMode::Blocking)? {
         ReadOutcome::WouldBlock => panic!("a blocking read blocks"),
@@ -174,7 +201,10 @@ fn the_file_is_laid_out_as_documented() {
     assert_eq!(bytes[72..80], 9u64.to_le_bytes());
     assert_eq!(bytes[128 + 3 * 4..128 + 4 * 4], crcs[0].to_le_bytes());
     assert_eq!(bytes[DATA_START as usize + 3 * 512..], data);
-    assert_eq!(store.list(PG).unwrap().map(Result::unwrap).collect::<Vec<_>>(), [(key(6).object, key(6).shard)]);
+    assert_eq!(
+        store.list(PG).unwrap().map(Result::unwrap).collect::<Vec<_>>(),
+        [(key(6).object, key(6).shard)]
+    );
     assert_eq!(store.list_pgs().unwrap(), [PG]);
 }
 
@@ -184,7 +214,8 @@ fn ranges_are_checked() {
     let mut store = open(dir.path());
     let file = store.get_or_create(key(0), profile()).unwrap();
     let end = SECTORS * SECTOR_BYTES;
-    let bad = |result: Result<(), FragmentError>| matches!(result, Err(FragmentError::BadRange { .. }));
+    let bad =
+        |result: Result<(), FragmentError>| matches!(result, Err(FragmentError::BadRange { .. }));
     assert!(bad(file.read(1, &mut [0; 512], ReadMode::Blocking).map(drop)));
     assert!(bad(file.read(0, &mut [0; 511], ReadMode::Blocking).map(drop)));
     assert!(bad(file.read(end, &mut [0; 512], ReadMode::Blocking).map(drop)));
@@ -216,7 +247,10 @@ fn direct_bytes_are_invisible_until_published() {
     assert!(matches!(error, FragmentError::Written { .. }), "{error}");
     raw[512] ^= 1;
     let error = verify(key(0), 1024, &mut raw, &crcs).unwrap_err();
-    assert!(matches!(error, FragmentError::Corrupt { ref sectors, .. } if *sectors == [3]), "{error}");
+    assert!(
+        matches!(error, FragmentError::Corrupt { ref sectors, .. } if *sectors == [3]),
+        "{error}"
+    );
 }
 
 #[test]
@@ -275,7 +309,11 @@ fn placed_bytes_are_invisible_until_pointed_at() {
     assert_eq!(read(&mut store, 0, 6, 2).unwrap(), old[3072..]);
     let (bytes, _) = sectors(3, 3);
     for (offset, length) in [(512, 1024), (0, 512), (0, 1536), (1536, 512)] {
-        assert_eq!(file.place(offset, &bytes[..length]).unwrap(), None, "{offset}+{length} is no whole slots");
+        assert_eq!(
+            file.place(offset, &bytes[..length]).unwrap(),
+            None,
+            "{offset}+{length} is no whole slots"
+        );
     }
     let foreign = Placement { slot_bytes: SLOT as u32, places: &[60_000] };
     let error = file.point(0, foreign, &placed.crcs[..2], mark(3, 10)).unwrap_err();
@@ -285,9 +323,18 @@ fn placed_bytes_are_invisible_until_pointed_at() {
 
 #[test]
 fn a_damaged_map_is_noticed_and_a_later_write_heals_it() {
-    // Entries for slots 2 and 3 of a file in which the first 4 of 8 slots were moved to places 1024 to 1027.
-    let damages: [&[u16]; 8] =
-        [&[1026, 1026], &[1025, 1028], &[1028, 1027], &[0, 0], &[0xffff, 1028], &[1030, 2], &[5, 6], &[1, 0xfffe]];
+    // Entries for slots 2 and 3 of a file in which the first 4 of 8 slots were moved to places 1024
+    // to 1027.
+    let damages: [&[u16]; 8] = [
+        &[1026, 1026],
+        &[1025, 1028],
+        &[1028, 1027],
+        &[0, 0],
+        &[0xffff, 1028],
+        &[1030, 2],
+        &[5, 6],
+        &[1, 0xfffe],
+    ];
     for damage in damages {
         let dir = tempfile::tempdir().unwrap();
         let mut store = open(dir.path());
@@ -307,7 +354,11 @@ fn a_damaged_map_is_noticed_and_a_later_write_heals_it() {
         for sector in 0..16 {
             let at = sector as usize * 512;
             match read(&mut store, 0, sector, 1) {
-                Ok(bytes) => assert_eq!(bytes, expected[at..at + 512], "sector {sector} of a file with {damage:?}"),
+                Ok(bytes) => assert_eq!(
+                    bytes,
+                    expected[at..at + 512],
+                    "sector {sector} of a file with {damage:?}"
+                ),
                 Err(FragmentError::Corrupt { .. }) => lost += 1,
                 Err(error) => panic!("{error}"),
             }
@@ -319,7 +370,11 @@ fn a_damaged_map_is_noticed_and_a_later_write_heals_it() {
         drop(file);
         store.sync(key(0)).unwrap();
         drop(store);
-        assert_eq!(read(&mut open(dir.path()), 0, 0, 16).unwrap(), sectors(0x40, 16).0, "{damage:?}");
+        assert_eq!(
+            read(&mut open(dir.path()), 0, 0, 16).unwrap(),
+            sectors(0x40, 16).0,
+            "{damage:?}"
+        );
     }
 }
 
@@ -372,10 +427,17 @@ fn a_truncation_of_moved_slots_loses_what_lies_behind_it_and_nothing_else() {
         let mut store = open(dir.path());
         assert_eq!(read(&mut store, 0, 0, 64).unwrap(), expected, "cut at sector {first}");
         assert_eq!(store.stat(key(0)).unwrap().unwrap().logical_end, 5);
-        assert!(store.is_unwritten(key(0), first * SECTOR_BYTES, (SECTORS - first) * SECTOR_BYTES).unwrap());
+        assert!(
+            store
+                .is_unwritten(key(0), first * SECTOR_BYTES, (SECTORS - first) * SECTOR_BYTES)
+                .unwrap()
+        );
         write(&mut store, 0, first, 4, 0x20).unwrap();
         assert_eq!(read(&mut store, 0, first, 4).unwrap(), sectors(0x20, 4).0);
-        assert_eq!(read(&mut store, 0, 0, first).unwrap(), expected[..(first * SECTOR_BYTES) as usize]);
+        assert_eq!(
+            read(&mut store, 0, 0, first).unwrap(),
+            expected[..(first * SECTOR_BYTES) as usize]
+        );
     }
 }
 
@@ -415,7 +477,10 @@ fn a_crash_before_the_sync_leaves_old_bytes_or_a_known_erasure() {
     drop(store);
     let mut store = open(dir.path());
     let error = read(&mut store, 0, 0, 8).unwrap_err();
-    assert!(matches!(error, FragmentError::Corrupt { ref sectors, .. } if *sectors == [2, 3]), "{error}");
+    assert!(
+        matches!(error, FragmentError::Corrupt { ref sectors, .. } if *sectors == [2, 3]),
+        "{error}"
+    );
     assert!(error.is_erasure());
     assert_eq!(read(&mut store, 0, 0, 2).unwrap(), old[..1024]);
     assert_eq!(store.stat(key(0)).unwrap().unwrap().version.seq, Seq::new(1));
@@ -429,7 +494,9 @@ fn a_crash_before_the_sync_leaves_old_bytes_or_a_known_erasure() {
     let mut store = open(dir.path());
     for sector in 0..8 {
         let bytes = read(&mut store, 0, sector, 1);
-        assert!(matches!(bytes, Err(FragmentError::Corrupt { .. })) || bytes.unwrap() == vec![0; 512]);
+        assert!(
+            matches!(bytes, Err(FragmentError::Corrupt { .. })) || bytes.unwrap() == vec![0; 512]
+        );
     }
 }
 
@@ -467,15 +534,25 @@ fn a_flip_of_any_byte_is_noticed() {
         file.write_all_at(&[byte[0] ^ 1 << (at % 8)], at).unwrap();
         let error = read(&mut open(dir.path()), 0, 0, 2).unwrap_err();
         match at {
-            0..128 => assert!(matches!(error, FragmentError::BadHeader { .. }), "byte {at}: {error}"),
-            _ => assert!(matches!(error, FragmentError::Corrupt { ref sectors, .. } if sectors.len() == 1), "{error}"),
+            0..128 => {
+                assert!(matches!(error, FragmentError::BadHeader { .. }), "byte {at}: {error}")
+            }
+            _ => assert!(
+                matches!(error, FragmentError::Corrupt { ref sectors, .. } if sectors.len() == 1),
+                "{error}"
+            ),
         }
         file.write_all_at(&byte, at).unwrap();
     }
     read(&mut open(dir.path()), 0, 0, 2).unwrap();
-    let mut other =
-        FragmentStore::open(dir.path(), CORE, ClusterId::new(1), FragmentConfig::default(), &LockTable::default())
-            .unwrap();
+    let mut other = FragmentStore::open(
+        dir.path(),
+        CORE,
+        ClusterId::new(1),
+        FragmentConfig::default(),
+        &LockTable::default(),
+    )
+    .unwrap();
     let error = other.get(key(0)).unwrap_err();
     assert!(matches!(error, FragmentError::OtherCluster { found: CLUSTER, .. }), "{error}");
     // A damaged fragment can be deleted, and one cut short before its header counts as none.
@@ -491,9 +568,13 @@ fn a_flip_of_any_byte_is_noticed() {
 #[test]
 fn open_files_and_table_memory_stay_within_their_limits() {
     let dir = tempfile::tempdir().unwrap();
-    let config =
-        FragmentConfig { fragment_open_files_max: 4, fragment_table_bytes_max: 2 * 4096, ..FragmentConfig::default() };
-    let mut store = FragmentStore::open(dir.path(), CORE, CLUSTER, config, &LockTable::default()).unwrap();
+    let config = FragmentConfig {
+        fragment_open_files_max: 4,
+        fragment_table_bytes_max: 2 * 4096,
+        ..FragmentConfig::default()
+    };
+    let mut store =
+        FragmentStore::open(dir.path(), CORE, CLUSTER, config, &LockTable::default()).unwrap();
     write(&mut store, 0, 0, 1, 100).unwrap();
     let held = store.get(key(0)).unwrap().unwrap();
     let sync_all = |store: &FragmentStore| {
@@ -507,8 +588,15 @@ fn open_files_and_table_memory_stay_within_their_limits() {
             sync_all(&store);
         }
         let most = if index < 22 { 8 } else { 5 };
-        assert!(store.open_files() <= most && store.table_bytes() <= 3 * 4096, "{} open", store.open_files());
-        assert!(Arc::ptr_eq(&held, &store.get(key(0)).unwrap().unwrap()), "a file in use has one handle");
+        assert!(
+            store.open_files() <= most && store.table_bytes() <= 3 * 4096,
+            "{} open",
+            store.open_files()
+        );
+        assert!(
+            Arc::ptr_eq(&held, &store.get(key(0)).unwrap().unwrap()),
+            "a file in use has one handle"
+        );
     }
     for index in 1..40 {
         assert_eq!(read(&mut store, index, 0, 1).unwrap(), sectors(index as u8, 1).0);
@@ -557,9 +645,20 @@ fn a_read_beside_a_write_gives_old_or_new_sectors() {
 
 #[test]
 fn a_fragment_in_memory_is_as_one_on_disk_until_the_memory_goes() {
-    let dir = Dir::new(Arc::new(Memory::new(200 << 10, &messenger::sync::LockTable::default())), Path::new("/nowhere"));
-    let open =
-        || FragmentStore::open(dir.clone(), CORE, CLUSTER, FragmentConfig::default(), &LockTable::default()).unwrap();
+    let dir = Dir::new(
+        Arc::new(Memory::new(200 << 10, &messenger::sync::LockTable::default())),
+        Path::new("/nowhere"),
+    );
+    let open = || {
+        FragmentStore::open(
+            dir.clone(),
+            CORE,
+            CLUSTER,
+            FragmentConfig::default(),
+            &LockTable::default(),
+        )
+        .unwrap()
+    };
     let mut store = open();
     write(&mut store, 0, 3, 200, 1).unwrap();
     let error = write(&mut store, 1, 0, 200, 2).unwrap_err();
@@ -569,7 +668,10 @@ fn a_fragment_in_memory_is_as_one_on_disk_until_the_memory_goes() {
     drop(store);
     let mut store = open();
     assert_eq!(read(&mut store, 0, 0, 300).unwrap(), written);
-    assert_eq!(written[3 * SECTOR_BYTES as usize..][..200 * SECTOR_BYTES as usize], sectors(1, 200).0);
+    assert_eq!(
+        written[3 * SECTOR_BYTES as usize..][..200 * SECTOR_BYTES as usize],
+        sectors(1, 200).0
+    );
     assert_eq!(store.list_pgs().unwrap(), [PG]);
     // both fragments are gone: the space is there again
     assert!(store.delete(key(0)).unwrap() && store.delete(key(1)).unwrap());
@@ -582,12 +684,14 @@ fn a_failed_sync_is_remembered() {
     let dir = Dir::from(Path::new("/dev"));
     // Takes writes and cannot be synced.
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
-    let file = FragmentFile::create(key(0), &common(), Arc::new(null), dir.clone(), profile()).unwrap();
+    let file =
+        FragmentFile::create(key(0), &common(), Arc::new(null), dir.clone(), profile()).unwrap();
     assert!(matches!(file.sync().unwrap_err(), FragmentError::Io { .. }));
     assert!(matches!(file.sync().unwrap_err(), FragmentError::SyncFailed { .. }));
     assert!(file.is_dirty() && file.has_sync_failed());
     let full = File::options().read(true).write(true).open("/dev/full").unwrap();
-    let error = FragmentFile::create(key(0), &common(), Arc::new(full), dir, profile()).unwrap_err();
+    let error =
+        FragmentFile::create(key(0), &common(), Arc::new(full), dir, profile()).unwrap_err();
     assert!(error.is_full(), "{error}");
 }
 
@@ -598,8 +702,14 @@ impl SmallDisk {
     fn new(bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
-        rustix::mount::mount("none", dir.path(), "tmpfs", rustix::mount::MountFlags::empty(), options.as_c_str())
-            .expect("this test mounts a tmpfs: run it as root");
+        rustix::mount::mount(
+            "none",
+            dir.path(),
+            "tmpfs",
+            rustix::mount::MountFlags::empty(),
+            options.as_c_str(),
+        )
+        .expect("this test mounts a tmpfs: run it as root");
         Self(dir)
     }
 }
@@ -627,7 +737,11 @@ fn a_full_disk_is_typed_and_everything_old_stays_readable() {
         let is_old = if sector < 64 { bytes == old[at..at + 512] } else { bytes == [0; 512] };
         assert!(is_old || bytes == new[at - 32 * 512..][..512], "sector {sector}");
     }
-    assert_eq!(store.stat(key(0)).unwrap().unwrap().version.seq, Seq::new(1), "the mark is not set");
+    assert_eq!(
+        store.stat(key(0)).unwrap().unwrap().version.seq,
+        Seq::new(1),
+        "the mark is not set"
+    );
     assert!(store.space().unwrap().used_ratio() > 0.9);
     assert!(store.delete(key(0)).unwrap());
     write(&mut store, 1, 64, 64, 9).unwrap();
@@ -713,7 +827,9 @@ impl Model {
 
     /// The oldest record that waits for it is applied.
     fn point(&mut self, file: &FragmentFile, mark: Mark) -> bool {
-        let Some(at) = self.named.iter().position(|(_, is_applied)| !is_applied) else { return false };
+        let Some(at) = self.named.iter().position(|(_, is_applied)| !is_applied) else {
+            return false;
+        };
         self.named[at].0.point(file, mark);
         self.named[at].1 = true;
         let (first, bytes) = (self.named[at].0.first * 2, self.named[at].0.bytes.clone());
@@ -737,7 +853,10 @@ impl Model {
 
     fn check_named(&self, store: &mut FragmentStore) {
         for (named, _) in self.named.iter().filter(|(_, is_applied)| !is_applied) {
-            assert!(named.is_there(&store.get(key(0)).unwrap().unwrap()), "a record lost its bytes");
+            assert!(
+                named.is_there(&store.get(key(0)).unwrap().unwrap()),
+                "a record lost its bytes"
+            );
         }
     }
 
@@ -750,7 +869,8 @@ impl Model {
                 .collect();
             assert_eq!(read(store, 0, window.start, window.end - window.start).unwrap(), expected);
             let unwritten = window.clone().all(|sector| self.sectors[sector as usize].is_none());
-            let (offset, length) = (window.start * SECTOR_BYTES, (window.end - window.start) * SECTOR_BYTES);
+            let (offset, length) =
+                (window.start * SECTOR_BYTES, (window.end - window.start) * SECTOR_BYTES);
             assert_eq!(store.is_unwritten(key(0), offset, length).unwrap(), unwritten);
         }
         let Some(stat) = exists else {
@@ -767,8 +887,12 @@ impl Model {
             from = last.end;
             extents.extend(some);
         }
-        let data: Vec<u64> = extents.into_iter().flat_map(|e| e.start / SECTOR_BYTES..e.end / SECTOR_BYTES).collect();
-        let expected: Vec<u64> = (0..SECTORS).filter(|&sector| self.sectors[sector as usize].is_some()).collect();
+        let data: Vec<u64> = extents
+            .into_iter()
+            .flat_map(|e| e.start / SECTOR_BYTES..e.end / SECTOR_BYTES)
+            .collect();
+        let expected: Vec<u64> =
+            (0..SECTORS).filter(|&sector| self.sectors[sector as usize].is_some()).collect();
         assert_eq!(data, expected);
     }
 }

@@ -1,7 +1,8 @@
 //! The bytes of a journal on disk.
 //!
-//! Contract: pure conversion. A journal is a directory of segments `<number>.log`, 20 decimal digits. A segment is a
-//! header and entries, each at a multiple of 8 bytes, little-endian. Segment header:
+//! Contract: pure conversion. A journal is a directory of segments `<number>.log`, 20 decimal
+//! digits. A segment is a header and entries, each at a multiple of 8 bytes, little-endian. Segment
+//! header:
 //!
 //! | offset | bytes | what |
 //! |---|---|---|
@@ -43,8 +44,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(super) const SEGMENT_HEADER_BYTES: u64 = size_of::<RawSegment>() as u64;
 /// Bytes of an entry header.
 pub(super) const ENTRY_HEADER_BYTES: u64 = size_of::<RawEntry>() as u64;
-/// The greatest number that an entry has; a segment that begins beyond it is damaged. No journal lives so long: at a
-/// million entries a second it takes 292,000 years.
+/// The greatest number that an entry has; a segment that begins beyond it is damaged. No journal
+/// lives so long: at a million entries a second it takes 292,000 years.
 pub(super) const LSN_MAX: Lsn = Lsn::MAX / 2;
 /// Entries begin at multiples of this.
 pub(super) const ENTRY_ALIGN: u64 = 8;
@@ -224,11 +225,13 @@ impl EntryHeader {
         entry_bytes(self.front_bytes as usize, self.data_bytes as usize)
     }
 
-    /// Front and data of the entry at the start of `bytes`, if they are all there and pass their checksums.
+    /// Front and data of the entry at the start of `bytes`, if they are all there and pass their
+    /// checksums.
     pub(super) fn payload<'a>(&self, bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let payload = bytes.get(ENTRY_HEADER_BYTES as usize..)?;
         let (front, rest) = payload.split_at_checked(self.front_bytes as usize)?;
         let data = rest.get(..self.data_bytes as usize)?;
-        (crc32c::crc32c(front) == self.front_crc && crc32c::crc32c(data) == self.data_crc).then_some((front, data))
+        (crc32c::crc32c(front) == self.front_crc && crc32c::crc32c(data) == self.data_crc)
+            .then_some((front, data))
     }
 }

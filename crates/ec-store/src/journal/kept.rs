@@ -1,8 +1,9 @@
 //! Trimmed segments, kept to be written again.
 //!
-//! Contract: a segment made anew costs blocks, metadata and fresh pages, and gives them back when it is trimmed; one that is
-//! written over costs none of these. A trimmed segment gets the name `.kept.<number>`, and is written to only once that name is
-//! durable: so what a crash leaves under the name of a segment was never written over. A restart deletes what is kept.
+//! Contract: a segment made anew costs blocks, metadata and fresh pages, and gives them back when
+//! it is trimmed; one that is written over costs none of these. A trimmed segment gets the name
+//! `.kept.<number>`, and is written to only once that name is durable: so what a crash leaves under
+//! the name of a segment was never written over. A restart deletes what is kept.
 
 use super::Lsn;
 use crate::medium::{self, Dir, Extent, MediumFile};
@@ -64,16 +65,24 @@ impl Kept {
         Ok(())
     }
 
-    /// Everything up to `lsn` was synced, and the directory with it if [`Kept::has_new_name`] said so then.
+    /// Everything up to `lsn` was synced, and the directory with it if [`Kept::has_new_name`] said
+    /// so then.
     pub(super) fn synced(&mut self, lsn: Lsn) {
         self.files.iter_mut().for_each(|kept| kept.is_durable |= kept.named_at < lsn);
     }
 
-    /// Makes one the segment at `path`: `bytes` of space taken, `header` in front and old bytes behind it. `None` if
-    /// there is none, or it cannot be used; it is then gone.
-    pub(super) fn take(&mut self, dir: &Dir, path: &Path, bytes: u64, header: &[u8]) -> Option<Arc<dyn MediumFile>> {
+    /// Makes one the segment at `path`: `bytes` of space taken, `header` in front and old bytes
+    /// behind it. `None` if there is none, or it cannot be used; it is then gone.
+    pub(super) fn take(
+        &mut self,
+        dir: &Dir,
+        path: &Path,
+        bytes: u64,
+        header: &[u8],
+    ) -> Option<Arc<dyn MediumFile>> {
         // A sync under way, or a reader, may still count on the bytes of one.
-        let is_free = |kept: &mut KeptFile| kept.is_durable && Arc::get_mut(&mut kept.file).is_some();
+        let is_free =
+            |kept: &mut KeptFile| kept.is_durable && Arc::get_mut(&mut kept.file).is_some();
         let at = self.files.iter_mut().position(is_free)?;
         let KeptFile { number, file, .. } = self.files.remove(at)?;
         let kept = name(dir, number);

@@ -1,31 +1,35 @@
 //! The journal: what a core has accepted and not yet applied, an append-only log in segments.
 //!
-//! Contract: [`Journal`] belongs to one thread; [`SyncHandle`] and [`EntryReader`] are `Send` and do the waiting
-//! elsewhere. Entries are opaque: a kind, front bytes and data bytes. An entry is
+//! Contract: [`Journal`] belongs to one thread; [`SyncHandle`] and [`EntryReader`] are `Send` and
+//! do the waiting elsewhere. Entries are opaque: a kind, front bytes and data bytes. An entry is
 //!
 //! 1. *appended* ([`Journal::append`]): in memory;
-//! 2. *flushed* ([`Journal::flush`]): in the page cache, so that it survives the death of the process. Only now may it be
-//!    acknowledged;
+//! 2. *flushed* ([`Journal::flush`]): in the page cache, so that it survives the death of the
+//!    process. Only now may it be acknowledged;
 //! 3. *synced* ([`SyncHandle::run`], then [`Journal::synced`]): on the disk.
 //!
-//! Entries have numbers (lsn) 1, 2, 3 ... without gap. [`Journal::open`] gives back an unbroken sequence that holds every
-//! synced entry, and every flushed one if the machine stayed up. It always starts a new segment, so nothing is ever
-//! written behind a torn tail. Each entry says how far the journal was synced when it was appended: an entry that is
-//! missing though a later one says that it was synced is *damage* and refused ([`JournalError::Damaged`]); anything else
-//! that is missing is the torn tail of a crash, and is cut.
+//! Entries have numbers (lsn) 1, 2, 3 ... without gap. [`Journal::open`] gives back an unbroken
+//! sequence that holds every synced entry, and every flushed one if the machine stayed up. It
+//! always starts a new segment, so nothing is ever written behind a torn tail. Each entry says how
+//! far the journal was synced when it was appended: an entry that is missing though a later one
+//! says that it was synced is *damage* and refused ([`JournalError::Damaged`]); anything else that
+//! is missing is the torn tail of a crash, and is cut.
 //!
-//! **Limits.** A journal is at its limit with `journal_bytes_max` ([`Journal::is_at_limit`]: its owner asks for no more), and takes what
-//! [`Journal::allow_beyond`] allows in addition; then [`JournalError::Full`] until [`Journal::trim`]. A full disk is
-//! [`JournalError::NoSpace`] and leaves the journal usable. A failed sync poisons the journal: every later append,
-//! flush and sync fails with [`JournalError::Poisoned`] until it is opened again.
+//! **Limits.** A journal is at its limit with `journal_bytes_max` ([`Journal::is_at_limit`]: its
+//! owner asks for no more), and takes what [`Journal::allow_beyond`] allows in addition; then
+//! [`JournalError::Full`] until [`Journal::trim`]. A full disk is [`JournalError::NoSpace`] and
+//! leaves the journal usable. A failed sync poisons the journal: every later append, flush and sync
+//! fails with [`JournalError::Poisoned`] until it is opened again.
 //!
-//! **Trimmed segments** are written again (`kept`), as long as [`Journal::keep_segments`] lets them be kept.
+//! **Trimmed segments** are written again (`kept`), as long as [`Journal::keep_segments`] lets them
+//! be kept.
 //!
-//! **Checkpoints.** Trimming removes whole segments, so what the owner must remember for ever has to be repeated: when
-//! [`Journal::needs_checkpoint`] says so (a segment was begun), it calls [`Journal::append_checkpoint`].
+//! **Checkpoints.** Trimming removes whole segments, so what the owner must remember for ever has
+//! to be repeated: when [`Journal::needs_checkpoint`] says so (a segment was begun), it calls
+//! [`Journal::append_checkpoint`].
 //!
-//! **A full disk.** One segment is kept in reserve (`spare`) for the owner's own notes, without which it cannot trim;
-//! trimming fills it up again.
+//! **A full disk.** One segment is kept in reserve (`spare`) for the owner's own notes, without
+//! which it cannot trim; trimming fills it up again.
 //!
 //! See the module `format` for the bytes on disk.
 
@@ -52,17 +56,18 @@ use std::sync::Arc;
 /// The number of an entry, from 1; 0 means none.
 pub type Lsn = u64;
 
-/// Data up to this length is copied into the batch; longer data is kept by reference and written from where it is.
+/// Data up to this length is copied into the batch; longer data is kept by reference and written
+/// from where it is.
 const COPY_BYTES_MAX: usize = 4096;
 
 /// The limits of a journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JournalConfig {
-    /// Size of a segment, and so the most an entry can have, in bytes. 32 MiB: small enough to trim often, large enough
-    /// that starting one is rare.
+    /// Size of a segment, and so the most an entry can have, in bytes. 32 MiB: small enough to trim
+    /// often, large enough that starting one is rare.
     pub journal_segment_bytes: u64,
-    /// Entries in the journal of one core, in bytes, beside what [`Journal::allow_beyond`] allows. 1 GiB is some seconds of writes at
-    /// full speed.
+    /// Entries in the journal of one core, in bytes, beside what [`Journal::allow_beyond`] allows.
+    /// 1 GiB is some seconds of writes at full speed.
     pub journal_bytes_max: u64,
     /// What to do if synced entries are missing.
     pub on_damage: OnDamage,
@@ -70,7 +75,11 @@ pub struct JournalConfig {
 
 impl Default for JournalConfig {
     fn default() -> Self {
-        Self { journal_segment_bytes: 32 << 20, journal_bytes_max: 1 << 30, on_damage: OnDamage::Refuse }
+        Self {
+            journal_segment_bytes: 32 << 20,
+            journal_bytes_max: 1 << 30,
+            on_damage: OnDamage::Refuse,
+        }
     }
 }
 
@@ -114,7 +123,8 @@ pub enum JournalError {
         /// What the system said.
         source: io::Error,
     },
-    /// A sync or a write failed earlier; what is on the disk is uncertain until the journal is opened again.
+    /// A sync or a write failed earlier; what is on the disk is uncertain until the journal is
+    /// opened again.
     #[error("journal {dir}: an earlier sync or write failed, restart this osd")]
     Poisoned {
         /// The journal.
@@ -163,7 +173,11 @@ pub enum JournalError {
 impl JournalError {
     fn io(path: &Path, source: io::Error) -> Self {
         let path = path.to_path_buf();
-        if disk::is_full(&source) { Self::NoSpace { path, source } } else { Self::Io { path, source } }
+        if disk::is_full(&source) {
+            Self::NoSpace { path, source }
+        } else {
+            Self::Io { path, source }
+        }
     }
 }
 
@@ -214,16 +228,20 @@ struct Batch {
 }
 
 impl Journal {
-    /// Opens the journal in `dir`, made if missing, and gives back its entries, oldest first. All of them are then
-    /// synced.
+    /// Opens the journal in `dir`, made if missing, and gives back its entries, oldest first. All
+    /// of them are then synced.
     ///
     /// # Errors
-    /// `Damaged` (see [`OnDamage`]), `OtherFormat`, `NoSpace`, `Io`. Nothing has then changed on the disk, except that
-    /// a new segment may have been begun.
-    pub fn open(dir: impl Into<Dir>, config: JournalConfig) -> Result<(Self, Recovered), JournalError> {
+    /// `Damaged` (see [`OnDamage`]), `OtherFormat`, `NoSpace`, `Io`. Nothing has then changed on
+    /// the disk, except that a new segment may have been begun.
+    pub fn open(
+        dir: impl Into<Dir>,
+        config: JournalConfig,
+    ) -> Result<(Self, Recovered), JournalError> {
         let dir = dir.into();
         dir.create().map_err(|error| JournalError::io(dir.path(), error))?;
-        let recover::Scan { recovered, segments, next_number, next_lsn } = recover::recover(&dir, config.on_damage)?;
+        let recover::Scan { recovered, segments, next_number, next_lsn } =
+            recover::recover(&dir, config.on_damage)?;
         let mut journal = Self {
             dir,
             config,
@@ -238,18 +256,20 @@ impl Journal {
             needs_checkpoint: false,
             poison: Arc::default(),
         };
-        kept::remove_all(&journal.dir).map_err(|error| JournalError::io(journal.dir.path(), error))?;
+        kept::remove_all(&journal.dir)
+            .map_err(|error| JournalError::io(journal.dir.path(), error))?;
         journal.begin_segment(next_number, true)?;
         journal.refill_spare();
         Ok((journal, recovered))
     }
 
-    /// Appends an entry. It is in memory only: [`Journal::flush`] before it is acknowledged. Its data is the
-    /// concatenation of `data`; `data_crc` is the data's CRC32C if the caller knows it (trusted, not computed again).
+    /// Appends an entry. It is in memory only: [`Journal::flush`] before it is acknowledged. Its
+    /// data is the concatenation of `data`; `data_crc` is the data's CRC32C if the caller knows it
+    /// (trusted, not computed again).
     ///
     /// # Errors
-    /// `Full`, `TooLarge`, `Poisoned`, and those of starting a segment (`NoSpace`, `Io`): the entry is not in the
-    /// journal, which stays usable.
+    /// `Full`, `TooLarge`, `Poisoned`, and those of starting a segment (`NoSpace`, `Io`): the entry
+    /// is not in the journal, which stays usable.
     pub fn append(
         &mut self,
         kind: u8,
@@ -264,22 +284,34 @@ impl Journal {
         Ok(self.append_here(kind, front, data, data_bytes, data_crc))
     }
 
-    /// Appends the owner's checkpoint, also beyond `journal_bytes_max`, and clears [`Journal::needs_checkpoint`].
+    /// Appends the owner's checkpoint, also beyond `journal_bytes_max`, and clears
+    /// [`Journal::needs_checkpoint`].
     ///
     /// # Errors
     /// As [`Journal::append`], without `Full`.
-    pub fn append_checkpoint(&mut self, kind: u8, front: &[u8], data: &[Bytes]) -> Result<Location, JournalError> {
+    pub fn append_checkpoint(
+        &mut self,
+        kind: u8,
+        front: &[u8],
+        data: &[Bytes],
+    ) -> Result<Location, JournalError> {
         let location = self.append_exempt(kind, front, data)?;
-        self.needs_checkpoint = self.segments.back().is_some_and(|segment| segment.number != location.segment);
+        self.needs_checkpoint =
+            self.segments.back().is_some_and(|segment| segment.number != location.segment);
         Ok(location)
     }
 
-    /// Appends also beyond `journal_bytes_max`, and into the spare segment when the disk is full: for the owner's own
-    /// notes, which let it trim. Few and small.
+    /// Appends also beyond `journal_bytes_max`, and into the spare segment when the disk is full:
+    /// for the owner's own notes, which let it trim. Few and small.
     ///
     /// # Errors
     /// As [`Journal::append`], without `Full`.
-    pub fn append_exempt(&mut self, kind: u8, front: &[u8], data: &[Bytes]) -> Result<Location, JournalError> {
+    pub fn append_exempt(
+        &mut self,
+        kind: u8,
+        front: &[u8],
+        data: &[Bytes],
+    ) -> Result<Location, JournalError> {
         let data_bytes = data.iter().map(Bytes::len).sum();
         self.find_room(front.len(), data_bytes, true)?;
         Ok(self.append_here(kind, front, data, data_bytes, None))
@@ -289,7 +321,12 @@ impl Journal {
     ///
     /// # Errors
     /// `TooLarge`, `Poisoned`, `NoSpace`, `Io`.
-    fn find_room(&mut self, front_bytes: usize, data_bytes: usize, may_use_spare: bool) -> Result<(), JournalError> {
+    fn find_room(
+        &mut self,
+        front_bytes: usize,
+        data_bytes: usize,
+        may_use_spare: bool,
+    ) -> Result<(), JournalError> {
         self.check_poison()?;
         let bytes = entry_bytes(front_bytes, data_bytes);
         let bytes_max = self.config.journal_segment_bytes.saturating_sub(SEGMENT_HEADER_BYTES);
@@ -326,7 +363,8 @@ impl Journal {
         self.needs_checkpoint
     }
 
-    /// Writes what was appended to the page cache, in one system call as a rule. Does nothing if there is nothing.
+    /// Writes what was appended to the page cache, in one system call as a rule. Does nothing if
+    /// there is nothing.
     ///
     /// # Errors
     /// `NoSpace`: everything stays appended, try again. `Poisoned`; `Io`, which poisons.
@@ -336,9 +374,11 @@ impl Journal {
             return Ok(());
         }
         let newest = self.newest();
-        let result = medium::write_vectored(&*newest.file, self.batch.offset, &mut self.batch.slices());
+        let result =
+            medium::write_vectored(&*newest.file, self.batch.offset, &mut self.batch.slices());
         result.map_err(|error| {
-            let error = JournalError::io(&format::segment_path(self.dir.path(), newest.number), error);
+            let error =
+                JournalError::io(&format::segment_path(self.dir.path(), newest.number), error);
             if !matches!(error, JournalError::NoSpace { .. }) {
                 self.poison.set();
             }
@@ -366,11 +406,13 @@ impl Journal {
     /// What syncs everything flushed so far, on any thread.
     pub fn sync_handle(&self) -> SyncHandle {
         let upto = self.flushed_lsn();
-        let unsynced = self.segments.iter().filter(|segment| segment.is_new || segment.last_lsn > self.synced);
+        let unsynced =
+            self.segments.iter().filter(|segment| segment.is_new || segment.last_lsn > self.synced);
         SyncHandle {
             files: unsynced.clone().map(|segment| segment.file.clone()).collect(),
             dir: self.dir.clone(),
-            has_new_name: self.kept.has_new_name() || unsynced.clone().any(|segment| segment.is_new),
+            has_new_name: self.kept.has_new_name()
+                || unsynced.clone().any(|segment| segment.is_new),
             upto,
             poison: self.poison.clone(),
         }
@@ -420,14 +462,18 @@ impl Journal {
         self.segments.iter().map(|segment| segment.bytes - SEGMENT_HEADER_BYTES).sum()
     }
 
-    /// Lets go of the segments before number `before`, oldest first, and returns how many. A segment stays while the entry
-    /// that follows it, as a rule the checkpoint of the next segment, is not synced; the newest always stays.
+    /// Lets go of the segments before number `before`, oldest first, and returns how many. A
+    /// segment stays while the entry that follows it, as a rule the checkpoint of the next segment,
+    /// is not synced; the newest always stays.
     ///
     /// # Errors
     /// `Io`: the others are still there.
     pub fn trim(&mut self, before: u64) -> Result<usize, JournalError> {
         let mut count = 0;
-        while self.segments.len() > 1 && self.segments[0].number < before && self.segments[0].last_lsn < self.synced {
+        while self.segments.len() > 1
+            && self.segments[0].number < before
+            && self.segments[0].last_lsn < self.synced
+        {
             let may_keep = self.may_keep_one();
             let Segment { number, file, .. } = &self.segments[0];
             let path = format::segment_path(self.dir.path(), *number);
@@ -445,12 +491,13 @@ impl Journal {
     }
 
     fn may_keep_one(&self) -> bool {
-        let bytes = (self.segments.len() + self.kept.count()) as u64 * self.config.journal_segment_bytes;
+        let bytes =
+            (self.segments.len() + self.kept.count()) as u64 * self.config.journal_segment_bytes;
         self.keeps_segments && self.kept.has_room() && bytes <= self.config.journal_bytes_max
     }
 
-    /// May trimmed segments be kept and written again? True after opening; the owner says no when the disk fills up, and what is
-    /// kept then gives its space back.
+    /// May trimmed segments be kept and written again? True after opening; the owner says no when
+    /// the disk fills up, and what is kept then gives its space back.
     pub fn keep_segments(&mut self, keep: bool) {
         self.keeps_segments = keep;
         if !keep {
@@ -458,10 +505,16 @@ impl Journal {
         }
     }
 
-    /// What reads an entry again, on any thread; `None` if it was trimmed. The entry must be flushed.
+    /// What reads an entry again, on any thread; `None` if it was trimmed. The entry must be
+    /// flushed.
     pub fn reader(&self, at: Location) -> Option<EntryReader> {
         let segment = self.segments.iter().find(|segment| segment.number == at.segment)?;
-        Some(EntryReader { file: segment.file.clone(), dir: self.dir.clone(), incarnation: segment.incarnation, at })
+        Some(EntryReader {
+            file: segment.file.clone(),
+            dir: self.dir.clone(),
+            incarnation: segment.incarnation,
+            at,
+        })
     }
 
     /// Reads an entry's data again and checks it; flushes first if need be.
@@ -485,11 +538,16 @@ impl Journal {
     }
 
     fn check_poison(&self) -> Result<(), JournalError> {
-        if self.is_poisoned() { Err(JournalError::Poisoned { dir: self.dir.path().to_path_buf() }) } else { Ok(()) }
+        if self.is_poisoned() {
+            Err(JournalError::Poisoned { dir: self.dir.path().to_path_buf() })
+        } else {
+            Ok(())
+        }
     }
 
     fn check_limit(&self, more: u64) -> Result<(), JournalError> {
-        let (bytes, bytes_max) = (self.bytes(), self.config.journal_bytes_max.saturating_add(self.beyond_max));
+        let (bytes, bytes_max) =
+            (self.bytes(), self.config.journal_bytes_max.saturating_add(self.beyond_max));
         if bytes + more > bytes_max { Err(JournalError::Full { bytes, bytes_max }) } else { Ok(()) }
     }
 
@@ -513,7 +571,9 @@ impl Journal {
             lsn,
             synced,
             front_crc: crc32c::crc32c(front),
-            data_crc: data_crc.unwrap_or_else(|| data.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part))),
+            data_crc: data_crc.unwrap_or_else(|| {
+                data.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part))
+            }),
         };
         let location = Location { segment: newest.number, offset: newest.bytes, bytes, lsn };
         newest.bytes += bytes;
@@ -531,14 +591,16 @@ impl Journal {
         }
     }
 
-    /// Gives back the space behind the last entry of a segment that is full; not if that is to be written again soon.
+    /// Gives back the space behind the last entry of a segment that is full; not if that is to be
+    /// written again soon.
     fn end_segment(&mut self) {
         if self.keeps_segments {
             return;
         }
         let newest = self.newest();
         if let Err(error) = newest.file.set_len(newest.bytes) {
-            // Zeros behind the last entry are as good as nothing; only the space is lost until the segment is trimmed.
+            // Zeros behind the last entry are as good as nothing; only the space is lost until the
+            // segment is trimmed.
             tracing::warn!(segment = newest.number, %error, "a full journal segment was not shortened");
         }
     }
@@ -547,7 +609,8 @@ impl Journal {
         let path = format::segment_path(self.dir.path(), number);
         let begun = self.make_segment(number, &path, may_use_spare);
         let (file, incarnation) = begun.map_err(|error: io::Error| {
-            // Half a segment would count as torn; removing it gives its space back. Best effort: it is of no use.
+            // Half a segment would count as torn; removing it gives its space back. Best effort: it
+            // is of no use.
             let _ = self.dir.medium().remove(&path);
             JournalError::io(&path, error)
         })?;
@@ -563,7 +626,8 @@ impl Journal {
         Ok(())
     }
 
-    /// The file of a new segment, with its header in it: one that is kept, a new one, or the spare one. Also its incarnation.
+    /// The file of a new segment, with its header in it: one that is kept, a new one, or the spare
+    /// one. Also its incarnation.
     fn make_segment(
         &mut self,
         number: u64,
@@ -597,7 +661,14 @@ impl Journal {
 }
 
 impl Batch {
-    fn push(&mut self, offset: u64, bytes: u64, header: &EntryHeader, front: &[u8], data: &[Bytes]) {
+    fn push(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        header: &EntryHeader,
+        front: &[u8],
+        data: &[Bytes],
+    ) {
         if self.bytes == 0 {
             (self.offset, self.first_lsn) = (offset, header.lsn);
         }
@@ -612,7 +683,8 @@ impl Batch {
                 self.kept.push((self.copied.len(), part.clone()));
             }
         }
-        let written = format::ENTRY_HEADER_BYTES + front.len() as u64 + u64::from(header.data_bytes);
+        let written =
+            format::ENTRY_HEADER_BYTES + front.len() as u64 + u64::from(header.data_bytes);
         let padding = written.next_multiple_of(ENTRY_ALIGN) - written;
         self.copied.extend_from_slice(&[0; ENTRY_ALIGN as usize][..padding as usize]);
     }

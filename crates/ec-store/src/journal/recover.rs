@@ -1,11 +1,14 @@
 //! Reading a journal back after a restart.
 //!
-//! Contract: gives the longest unbroken sequence of valid entries from the oldest segment on, cuts what is behind it, and
-//! syncs what it gives. First looks, then changes: a journal that is refused is left as it was. What tells a torn tail
-//! from damage is that every entry and segment header carries how far the journal was synced when it was written: an
-//! entry is missing, and any header behind it says that it was synced.
+//! Contract: gives the longest unbroken sequence of valid entries from the oldest segment on, cuts
+//! what is behind it, and syncs what it gives. First looks, then changes: a journal that is refused
+//! is left as it was. What tells a torn tail from damage is that every entry and segment header
+//! carries how far the journal was synced when it was written: an entry is missing, and any header
+//! behind it says that it was synced.
 
-use super::format::{ENTRY_ALIGN, ENTRY_HEADER_BYTES, EntryHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::format::{
+    ENTRY_ALIGN, ENTRY_HEADER_BYTES, EntryHeader, SEGMENT_HEADER_BYTES, SegmentHeader,
+};
 use super::format::{parse_segment_name, segment_path};
 use super::{JournalError, Location, Lsn, Segment};
 use crate::medium::{self, Dir, MediumFile, OpenMode};
@@ -20,8 +23,8 @@ use std::sync::Arc;
 pub enum OnDamage {
     /// Refuse to open: this OSD no longer holds everything it acknowledged.
     Refuse,
-    /// Keep copies of the damaged segments as `<name>.damaged` and open with what stands before the damage. The caller
-    /// must then count its shards as not in sync.
+    /// Keep copies of the damaged segments as `<name>.damaged` and open with what stands before the
+    /// damage. The caller must then count its shards as not in sync.
     SetAside,
 }
 
@@ -83,7 +86,8 @@ pub(super) struct Scan {
 #[derive(Default)]
 struct Good {
     entries: Vec<RecoveredEntry>,
-    /// For each segment with a valid header: number, header, offset behind its last entry, its last entry.
+    /// For each segment with a valid header: number, header, offset behind its last entry, its last
+    /// entry.
     segments: Vec<(u64, SegmentHeader, u64, Lsn)>,
     next_lsn: Option<Lsn>,
 }
@@ -97,12 +101,15 @@ pub(super) fn recover(dir: &Dir, on_damage: OnDamage) -> Result<Scan, JournalErr
         let path = segment_path(dir.path(), number);
         let bytes = read(dir, &path).map_err(|error| JournalError::io(&path, error))?;
         let header = SegmentHeader::decode(&bytes, &path)?.filter(|header| header.number == number);
-        let Some(header) = header.filter(|header| good.next_lsn.is_none_or(|lsn| lsn == header.first_lsn)) else {
+        let Some(header) =
+            header.filter(|header| good.next_lsn.is_none_or(|lsn| lsn == header.first_lsn))
+        else {
             torn = Some(witness(dir, &numbers, i, 0, None, good.next_lsn.unwrap_or(1))?);
             break;
         };
         let (end, lsn, is_clean) = read_segment(&mut good, number, header, &bytes);
-        // If the next segment goes on with the next entry nothing is missing, whatever follows the last entry here.
+        // If the next segment goes on with the next entry nothing is missing, whatever follows the
+        // last entry here.
         if !is_clean && first_lsn(dir, numbers.get(i + 1))? != Some(lsn) {
             torn = Some(witness(dir, &numbers, i, end, Some(header.incarnation), lsn)?);
             break;
@@ -111,7 +118,9 @@ pub(super) fn recover(dir: &Dir, on_damage: OnDamage) -> Result<Scan, JournalErr
     if let Some(tail) = torn {
         report(&tail, on_damage)?;
         cut(dir, &numbers, &tail, on_damage)?;
-        good.segments.retain(|(number, ..)| *number < tail.segment || (*number == tail.segment && tail.offset > 0));
+        good.segments.retain(|(number, ..)| {
+            *number < tail.segment || (*number == tail.segment && tail.offset > 0)
+        });
     }
     finish(dir, good, torn, numbers.last().map_or(1, |last| last + 1))
 }
@@ -126,19 +135,27 @@ fn first_lsn(dir: &Dir, number: Option<&u64>) -> Result<Option<Lsn>, JournalErro
     Ok(SegmentHeader::decode(&bytes, &path)?.map(|header| header.first_lsn))
 }
 
-/// Takes the entries of a segment; returns the offset behind the last, the entry that should follow, and whether
-/// nothing does: only zeros, or old bytes of a file that was used before.
-fn read_segment(good: &mut Good, number: u64, segment: SegmentHeader, bytes: &[u8]) -> (u64, Lsn, bool) {
+/// Takes the entries of a segment; returns the offset behind the last, the entry that should
+/// follow, and whether nothing does: only zeros, or old bytes of a file that was used before.
+fn read_segment(
+    good: &mut Good,
+    number: u64,
+    segment: SegmentHeader,
+    bytes: &[u8],
+) -> (u64, Lsn, bool) {
     let mut lsn = segment.first_lsn;
     let mut offset = SEGMENT_HEADER_BYTES;
     loop {
         let rest = bytes.get(offset as usize..).unwrap_or_default();
-        let header = EntryHeader::decode(rest, segment.incarnation).filter(|header| header.lsn == lsn);
-        let Some((header, (front, data))) = header.and_then(|header| Some((header, header.payload(rest)?))) else {
+        let header =
+            EntryHeader::decode(rest, segment.incarnation).filter(|header| header.lsn == lsn);
+        let Some((header, (front, data))) =
+            header.and_then(|header| Some((header, header.payload(rest)?)))
+        else {
             good.segments.push((number, segment, offset, lsn - 1));
             good.next_lsn = Some(lsn);
-            let is_clean =
-                rest.iter().all(|&byte| byte == 0) || segment.is_reused && !has_entry(rest, segment.incarnation);
+            let is_clean = rest.iter().all(|&byte| byte == 0)
+                || segment.is_reused && !has_entry(rest, segment.incarnation);
             return (offset, lsn, is_clean);
         };
         good.entries.push(RecoveredEntry {
@@ -158,7 +175,8 @@ fn has_entry(bytes: &[u8], incarnation: u64) -> bool {
     places.any(|at| EntryHeader::decode(&bytes[at..], incarnation).is_some())
 }
 
-/// Looks behind the place where entry `lsn` is missing for a header that says how far the journal was synced.
+/// Looks behind the place where entry `lsn` is missing for a header that says how far the journal
+/// was synced.
 fn witness(
     dir: &Dir,
     numbers: &[u64],
@@ -176,8 +194,10 @@ fn witness(
         if let Some(header) = header.filter(|_| i > index || offset == 0) {
             synced = synced.max(header.synced);
         }
-        let known = if i == index { incarnation } else { None }.or(header.map(|header| header.incarnation));
-        let start = if i == index { offset.max(SEGMENT_HEADER_BYTES) } else { SEGMENT_HEADER_BYTES };
+        let known =
+            if i == index { incarnation } else { None }.or(header.map(|header| header.incarnation));
+        let start =
+            if i == index { offset.max(SEGMENT_HEADER_BYTES) } else { SEGMENT_HEADER_BYTES };
         for at in (start..bytes.len() as u64).step_by(ENTRY_ALIGN as usize) {
             let rest = &bytes[at as usize..];
             // Without a valid segment header the entry has to vouch for itself.
@@ -194,7 +214,13 @@ fn witness(
 fn report(tail: &TornTail, on_damage: OnDamage) -> Result<(), JournalError> {
     let TornTail { segment, offset, lsn, synced, later_segments } = *tail;
     if !tail.is_damage() {
-        tracing::warn!(segment, offset, lsn, later_segments, "torn journal tail cut: a crash came before its sync");
+        tracing::warn!(
+            segment,
+            offset,
+            lsn,
+            later_segments,
+            "torn journal tail cut: a crash came before its sync"
+        );
         return Ok(());
     }
     tracing::error!(segment, offset, lsn, synced, "journal damaged: synced entries are missing");
@@ -205,7 +231,12 @@ fn report(tail: &TornTail, on_damage: OnDamage) -> Result<(), JournalError> {
 }
 
 /// Removes what is behind the good part, later segments first, durably.
-fn cut(dir: &Dir, numbers: &[u64], tail: &TornTail, on_damage: OnDamage) -> Result<(), JournalError> {
+fn cut(
+    dir: &Dir,
+    numbers: &[u64],
+    tail: &TornTail,
+    on_damage: OnDamage,
+) -> Result<(), JournalError> {
     let keep_copies = tail.is_damage() && on_damage == OnDamage::SetAside;
     for &number in numbers.iter().rev().take_while(|&&number| number >= tail.segment) {
         let path = segment_path(dir.path(), number);
@@ -221,8 +252,14 @@ fn cut(dir: &Dir, numbers: &[u64], tail: &TornTail, on_damage: OnDamage) -> Resu
     Ok(())
 }
 
-/// Shortens the good segments to their entries, removes those without any, and makes all of it durable.
-fn finish(dir: &Dir, good: Good, torn: Option<TornTail>, next_number: u64) -> Result<Scan, JournalError> {
+/// Shortens the good segments to their entries, removes those without any, and makes all of it
+/// durable.
+fn finish(
+    dir: &Dir,
+    good: Good,
+    torn: Option<TornTail>,
+    next_number: u64,
+) -> Result<Scan, JournalError> {
     let mut segments = VecDeque::new();
     for (number, header, end, last_lsn) in good.segments {
         let path = segment_path(dir.path(), number);
@@ -275,5 +312,7 @@ fn list(dir: &Dir) -> Result<Vec<u64>, JournalError> {
     Ok(numbers)
 }
 
-const _: () =
-    assert!(SEGMENT_HEADER_BYTES.is_multiple_of(ENTRY_ALIGN) && ENTRY_HEADER_BYTES.is_multiple_of(ENTRY_ALIGN));
+const _: () = assert!(
+    SEGMENT_HEADER_BYTES.is_multiple_of(ENTRY_ALIGN)
+        && ENTRY_HEADER_BYTES.is_multiple_of(ENTRY_ALIGN)
+);

@@ -1,8 +1,8 @@
 //! A segment's space in reserve, so that a full disk cannot keep a journal from being trimmed.
 //!
-//! Contract: the file `.spare` has its space taken and holds zeros, or is not there. It becomes a segment by its name
-//! alone, which takes no space. A crash at any point leaves a file that counts, one of another length, which is made
-//! anew, or none.
+//! Contract: the file `.spare` has its space taken and holds zeros, or is not there. It becomes a
+//! segment by its name alone, which takes no space. A crash at any point leaves a file that counts,
+//! one of another length, which is made anew, or none.
 
 use crate::disk;
 use crate::medium::{Dir, Extent, MediumFile, OpenMode};
@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 const NAME: &str = ".spare";
 
-/// Makes an empty file with `bytes` of space taken, so that writing to it cannot meet a full disk. What an earlier
-/// attempt left behind is of no use.
+/// Makes an empty file with `bytes` of space taken, so that writing to it cannot meet a full disk.
+/// What an earlier attempt left behind is of no use.
 ///
 /// # Errors
 /// What the system says; the file may be there.

@@ -1,6 +1,7 @@
 //! What may wait for the disk, apart from the journal's owner.
 //!
-//! Contract: `Send`, holds the files it needs open, and touches nothing of the journal but its poison.
+//! Contract: `Send`, holds the files it needs open, and touches nothing of the journal but its
+//! poison.
 
 use super::format::{self, EntryHeader};
 use super::{JournalError, Location, Lsn};
@@ -30,7 +31,8 @@ impl SyncHandle {
         self.files.len() + usize::from(self.has_new_name)
     }
 
-    /// Waits until everything is on the disk, one after the other if several are run at once; returns what to tell [`super::Journal::synced`].
+    /// Waits until everything is on the disk, one after the other if several are run at once;
+    /// returns what to tell [`super::Journal::synced`].
     ///
     /// # Errors
     /// `Io`: the journal is poisoned from now on; `Poisoned` if it already was.
@@ -68,10 +70,12 @@ impl EntryReader {
     /// `BadEntry`, `Io`.
     pub fn read(&self) -> Result<(u8, Bytes, Bytes), JournalError> {
         let mut bytes = vec![0; self.at.bytes as usize];
-        medium::read_zero_filled(&*self.file, self.at.offset, &mut bytes)
-            .map_err(|error| JournalError::io(&format::segment_path(self.dir.path(), self.at.segment), error))?;
+        medium::read_zero_filled(&*self.file, self.at.offset, &mut bytes).map_err(|error| {
+            JournalError::io(&format::segment_path(self.dir.path(), self.at.segment), error)
+        })?;
         let bad = || JournalError::BadEntry { at: self.at };
-        let header = EntryHeader::decode(&bytes, self.incarnation).filter(|header| header.lsn == self.at.lsn);
+        let header = EntryHeader::decode(&bytes, self.incarnation)
+            .filter(|header| header.lsn == self.at.lsn);
         let header = header.ok_or_else(bad)?;
         header.payload(&bytes).ok_or_else(bad)?;
         let front_end = format::ENTRY_HEADER_BYTES as usize + header.front_bytes as usize;

@@ -1,4 +1,5 @@
-//! The journal against a model, a cut at every byte, a flip of every byte, and disks that are full or fail.
+//! The journal against a model, a cut at every byte, a flip of every byte, and disks that are full
+//! or fail.
 
 use super::*;
 use crate::medium::Memory;
@@ -8,7 +9,11 @@ use std::fs::{self, File};
 const SEGMENT: u64 = 4096;
 
 fn config() -> JournalConfig {
-    JournalConfig { journal_segment_bytes: SEGMENT, journal_bytes_max: 1 << 20, on_damage: OnDamage::Refuse }
+    JournalConfig {
+        journal_segment_bytes: SEGMENT,
+        journal_bytes_max: 1 << 20,
+        on_damage: OnDamage::Refuse,
+    }
 }
 
 fn pattern(lsn: Lsn, length: usize) -> Vec<u8> {
@@ -44,7 +49,12 @@ fn copy_dir(from: &Path) -> tempfile::TempDir {
 }
 
 fn lsns(recovered: &Recovered) -> Vec<Lsn> {
-    recovered.entries.iter().inspect(|entry| check_contents(entry)).map(|entry| entry.location.lsn).collect()
+    recovered
+        .entries
+        .iter()
+        .inspect(|entry| check_contents(entry))
+        .map(|entry| entry.location.lsn)
+        .collect()
 }
 
 #[test]
@@ -99,7 +109,10 @@ fn limits_are_typed_errors_and_trimming_makes_room() {
             break error;
         }
     };
-    assert!(matches!(full, JournalError::Full { bytes, bytes_max } if bytes <= bytes_max), "{full}");
+    assert!(
+        matches!(full, JournalError::Full { bytes, bytes_max } if bytes <= bytes_max),
+        "{full}"
+    );
     assert!(journal.segments().count() > 2);
     journal.append_exempt(2, b"a note", &[]).unwrap();
     let newest = journal.current_segment();
@@ -148,7 +161,8 @@ fn a_flip_of_any_byte_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = JournalConfig { journal_segment_bytes: 400, ..config() };
     let (mut journal, _) = Journal::open(dir.path(), tiny).unwrap();
-    // Two segments, all entries multiples of 8 so that there is no padding; the first two entries are synced.
+    // Two segments, all entries multiples of 8 so that there is no padding; the first two entries
+    // are synced.
     append(&mut journal, 8, 16);
     append(&mut journal, 16, 32);
     journal.sync().unwrap();
@@ -156,7 +170,8 @@ fn a_flip_of_any_byte_is_noticed() {
         append(&mut journal, 8, 64);
     }
     journal.flush().unwrap();
-    let used: Vec<(u64, u64)> = journal.segments.iter().map(|segment| (segment.number, segment.bytes)).collect();
+    let used: Vec<(u64, u64)> =
+        journal.segments.iter().map(|segment| (segment.number, segment.bytes)).collect();
     assert_eq!(used.len(), 2);
     drop(journal);
     for (number, bytes) in used {
@@ -169,12 +184,21 @@ fn a_flip_of_any_byte_is_noticed() {
             match Journal::open(copy.path(), tiny) {
                 Err(JournalError::Damaged { lsn, synced, .. }) => {
                     assert!(lsn <= synced && number == 1, "segment {number} byte {at}");
-                    assert_eq!(fs::read(&path).unwrap(), contents, "a refused journal is left as it was");
+                    assert_eq!(
+                        fs::read(&path).unwrap(),
+                        contents,
+                        "a refused journal is left as it was"
+                    );
                 }
                 Ok((_, recovered)) => {
                     let found = lsns(&recovered);
-                    assert!(found.len() < 5 && found == (1..=found.len() as u64).collect::<Vec<_>>());
-                    assert!(found.len() >= 2, "segment {number} byte {at}: synced entries are gone without a word");
+                    assert!(
+                        found.len() < 5 && found == (1..=found.len() as u64).collect::<Vec<_>>()
+                    );
+                    assert!(
+                        found.len() >= 2,
+                        "segment {number} byte {at}: synced entries are gone without a word"
+                    );
                     assert!(recovered.torn.is_some_and(|torn| !torn.is_damage()));
                 }
                 Err(error) => panic!("segment {number} byte {at}: {error}"),
@@ -343,7 +367,8 @@ fn another_format_is_refused() {
 #[test]
 fn a_segment_that_begins_at_no_entry_is_refused() {
     for (first_lsn, is_one) in [(0, false), (1, true), (format::LSN_MAX, true), (Lsn::MAX, false)] {
-        let header = SegmentHeader { number: 1, incarnation: 7, first_lsn, synced: 0, is_reused: false };
+        let header =
+            SegmentHeader { number: 1, incarnation: 7, first_lsn, synced: 0, is_reused: false };
         let decoded = SegmentHeader::decode(&header.encode(), Path::new("")).unwrap();
         assert_eq!(decoded, is_one.then_some(header));
     }
@@ -525,7 +550,12 @@ fn loss_and_damage_are_told_apart_in_a_segment_that_was_one_before() {
         journal.flush().unwrap();
         assert_eq!(lost.segment, journal.current_segment());
         // Old bytes, as if the page had never been written.
-        medium::write_counted(&*journal.newest().file, lost.offset, &vec![0x5a; lost.bytes as usize]).unwrap();
+        medium::write_counted(
+            &*journal.newest().file,
+            lost.offset,
+            &vec![0x5a; lost.bytes as usize],
+        )
+        .unwrap();
         drop(journal);
         match Journal::open(dir.path(), config()) {
             Ok((_, recovered)) => {

@@ -1,6 +1,6 @@
 //! The real medium: files of the operating system.
 
-use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode};
+use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode, extents};
 use crate::disk::{self, Space};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -18,7 +18,11 @@ pub struct Disk;
 impl Medium for Disk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn MediumFile>> {
         let mut options = File::options();
-        options.read(true).write(true).create(mode != OpenMode::Existing).truncate(mode == OpenMode::Truncated);
+        options
+            .read(true)
+            .write(true)
+            .create(mode != OpenMode::Existing)
+            .truncate(mode == OpenMode::Truncated);
         Ok(Arc::new(options.open(path)?))
     }
 
@@ -33,7 +37,11 @@ impl Medium for Disk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.is_dir()).collect();
         fs::create_dir_all(dir)?;
-        missing.iter().filter_map(|made| made.parent()).filter(|above| above.is_dir()).try_for_each(disk::sync_dir)
+        missing
+            .iter()
+            .filter_map(|made| made.parent())
+            .filter(|above| above.is_dir())
+            .try_for_each(disk::sync_dir)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Names> {
@@ -49,7 +57,8 @@ impl Medium for Disk {
     }
 }
 
-/// Is it a file of `tmpfs`, which has no `RWF_NOWAIT` as there is nothing to wait for, unless the machine swaps?
+/// Is it a file of `tmpfs`, which has no `RWF_NOWAIT` as there is nothing to wait for, unless the
+/// machine swaps?
 fn is_in_memory(file: &File) -> io::Result<bool> {
     Ok(rustix::fs::fstatfs(file)?.f_type == libc::TMPFS_MAGIC)
 }
@@ -61,9 +70,12 @@ impl MediumFile for File {
 
     fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         let length = buf.len();
-        match rustix::io::preadv2(self, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
+        match rustix::io::preadv2(self, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT)
+        {
             Ok(read) => Ok(read == length),
-            Err(Errno::OPNOTSUPP) if is_in_memory(self)? => Ok(FileExt::read_at(self, buf, offset)? == length),
+            Err(Errno::OPNOTSUPP) if is_in_memory(self)? => {
+                Ok(FileExt::read_at(self, buf, offset)? == length)
+            }
             Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -90,6 +102,10 @@ impl MediumFile for File {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn missing(&self, offset: u64, length: u64) -> io::Result<Option<u64>> {
+        extents::missing(self, offset, length)
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
@@ -119,7 +135,9 @@ impl MediumFile for File {
 
     fn uncache(&self, offset: u64, length: u64) {
         let Some(length) = std::num::NonZeroU64::new(length) else { return };
-        if let Err(error) = rustix::fs::fadvise(self, offset, Some(length), rustix::fs::Advice::DontNeed) {
+        if let Err(error) =
+            rustix::fs::fadvise(self, offset, Some(length), rustix::fs::Advice::DontNeed)
+        {
             tracing::debug!(%error, "the page cache keeps its pages");
         }
     }

@@ -1,8 +1,9 @@
 //! A medium in the memory of this process: `memstore`.
 //!
-//! Contract: behaves as a disk whose syncs cost nothing and mean nothing: all of it is gone with the last clone. Holds at
-//! most the bytes it was made for, counted in whole pages as they are taken or reserved; beyond them writes fail with
-//! `StorageFull` and change nothing. Names and empty files are not counted.
+//! Contract: behaves as a disk whose syncs cost nothing and mean nothing: all of it is gone with
+//! the last clone. Holds at most the bytes it was made for, counted in whole pages as they are
+//! taken or reserved; beyond them writes fail with `StorageFull` and change nothing. Names and
+//! empty files are not counted.
 
 use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode};
 use crate::disk::Space;
@@ -15,9 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The unit of memory. As large as a page of the kernel's, so that small fragments cost as little here as on a disk.
+/// The unit of memory. As large as a page of the kernel's, so that small fragments cost as little
+/// here as on a disk.
 const PAGE_BYTES: usize = 4096;
-/// The longest file: 4 GiB, far beyond a fragment or a journal segment; it bounds the table of a file's pages.
+/// The longest file: 4 GiB, far beyond a fragment or a journal segment; it bounds the table of a
+/// file's pages.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 
 type Page = Box<[u8; PAGE_BYTES]>;
@@ -56,7 +59,8 @@ impl Budget {
 }
 
 impl Memory {
-    /// An empty medium that takes at most so many bytes, in whole pages. Its lock is listed in `locks`.
+    /// An empty medium that takes at most so many bytes, in whole pages. Its lock is listed in
+    /// `locks`.
     pub fn new(bytes_max: u64, locks: &LockTable) -> Self {
         let budget = Budget { pages_max: bytes_max / PAGE_BYTES as u64, pages: AtomicU64::new(0) };
         let names = ContentionMutex::new(locks, "memstore names", BTreeMap::new());
@@ -70,11 +74,16 @@ impl Medium for Memory {
         let file = match names.get(path) {
             Some(Entry::File(file)) => Arc::clone(file),
             Some(Entry::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
-            None if mode == OpenMode::Existing || !path.parent().is_some_and(|dir| names.contains_key(dir)) => {
+            None if mode == OpenMode::Existing
+                || !path.parent().is_some_and(|dir| names.contains_key(dir)) =>
+            {
                 return Err(io::ErrorKind::NotFound.into());
             }
             None => {
-                let file = Arc::new(MemoryFile { budget: Arc::clone(&self.budget), state: RwLock::default() });
+                let file = Arc::new(MemoryFile {
+                    budget: Arc::clone(&self.budget),
+                    state: RwLock::default(),
+                });
                 names.insert(path.to_path_buf(), Entry::File(Arc::clone(&file)));
                 file
             }
@@ -131,9 +140,14 @@ impl Medium for Memory {
             return Err(io::ErrorKind::NotFound.into());
         }
         // whatever lies below the directory follows it in the order of paths
-        let below = names.range(dir.to_path_buf()..).map(|(path, _)| path).take_while(|path| path.starts_with(dir));
-        let children = below.filter(|path| path.parent() == Some(dir)).filter_map(|path| path.file_name());
-        let children: Vec<io::Result<OsString>> = children.map(|name| Ok(name.to_os_string())).collect();
+        let below = names
+            .range(dir.to_path_buf()..)
+            .map(|(path, _)| path)
+            .take_while(|path| path.starts_with(dir));
+        let children =
+            below.filter(|path| path.parent() == Some(dir)).filter_map(|path| path.file_name());
+        let children: Vec<io::Result<OsString>> =
+            children.map(|name| Ok(name.to_os_string())).collect();
         Ok(Box::new(children.into_iter()))
     }
 
@@ -144,7 +158,11 @@ impl Medium for Memory {
     fn space(&self, _dir: &Path) -> io::Result<Space> {
         let (all, used) = (self.budget.pages_max, self.budget.pages.load(Ordering::Relaxed));
         let bytes = |pages: u64| pages * PAGE_BYTES as u64;
-        Ok(Space { total_bytes: bytes(all), used_bytes: bytes(used), free_bytes: bytes(all - used) })
+        Ok(Space {
+            total_bytes: bytes(all),
+            used_bytes: bytes(used),
+            free_bytes: bytes(all - used),
+        })
     }
 }
 
@@ -152,7 +170,8 @@ impl Medium for Memory {
 #[derive(Debug)]
 struct MemoryFile {
     budget: Arc<Budget>,
-    // A bare lock: there is one for each file, as the kernel has one for each inode, and readers share it.
+    // A bare lock: there is one for each file, as the kernel has one for each inode, and readers
+    // share it.
     state: RwLock<State>,
 }
 
@@ -182,7 +201,9 @@ impl State {
 
     /// Which pages of a range are to be counted when they are written.
     fn missing(&self, range: std::ops::Range<usize>) -> u64 {
-        let is_missing = |&at: &usize| at as u64 >= self.reserved && self.pages.get(at).is_none_or(Option::is_none);
+        let is_missing = |&at: &usize| {
+            at as u64 >= self.reserved && self.pages.get(at).is_none_or(Option::is_none)
+        };
         range.filter(is_missing).count() as u64
     }
 
@@ -280,7 +301,13 @@ impl MediumFile for MemoryFile {
                 let first = state.reserved;
                 if pages > first {
                     self.budget.take(state.missing(first as usize..pages as usize))?;
-                    let there = state.pages.iter().take(pages as usize).skip(first as usize).flatten().count();
+                    let there = state
+                        .pages
+                        .iter()
+                        .take(pages as usize)
+                        .skip(first as usize)
+                        .flatten()
+                        .count();
                     state.counted -= there as u64;
                     state.reserved = pages;
                 }
@@ -290,14 +317,16 @@ impl MediumFile for MemoryFile {
                 let range = pages_of(offset, end.min(state.length).saturating_sub(offset));
                 for at in range {
                     let start = (at * PAGE_BYTES) as u64;
-                    let (from, to) = (offset.max(start) - start, end.min(start + PAGE_BYTES as u64) - start);
+                    let (from, to) =
+                        (offset.max(start) - start, end.min(start + PAGE_BYTES as u64) - start);
                     if to - from < PAGE_BYTES as u64
                         && let Some(Some(page)) = state.pages.get_mut(at)
                     {
                         page[from as usize..to as usize].fill(0);
                     }
                 }
-                let whole = offset.next_multiple_of(PAGE_BYTES as u64) as usize / PAGE_BYTES..end as usize / PAGE_BYTES;
+                let whole = offset.next_multiple_of(PAGE_BYTES as u64) as usize / PAGE_BYTES
+                    ..end as usize / PAGE_BYTES;
                 let freed = state.drop_pages(whole);
                 self.budget.give_back(freed);
             }

@@ -6,6 +6,7 @@
 //! fragment store and executor are the same code over both. A [`Dir`] is a directory together with
 //! its medium.
 
+mod extents;
 mod files;
 mod memory;
 mod timed;
@@ -110,11 +111,12 @@ pub trait MediumFile: Debug + Send + Sync {
     /// Those of `pread`.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Reads into the whole buffer only if that needs no wait: `false` if any byte would, or lies behind the end; what the
-    /// buffer then holds is undefined.
+    /// Reads into the whole buffer only if that needs no wait: `false` if any byte would, or lies
+    /// behind the end; what the buffer then holds is undefined.
     ///
     /// # Errors
-    /// Those of `preadv2`; a file system without `RWF_NOWAIT` counts as one that would wait, unless it lies in memory.
+    /// Those of `preadv2`; a file system without `RWF_NOWAIT` counts as one that would wait, unless
+    /// it lies in memory.
     fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool>;
 
     /// Writes slices one behind the other; gives the bytes written, as a rule all.
@@ -135,14 +137,26 @@ pub trait MediumFile: Debug + Send + Sync {
     /// Those of `fallocate`.
     fn extent(&self, what: Extent, offset: u64, length: u64) -> io::Result<bool>;
 
-    /// Where the next bytes lie at or behind an offset that may be other than 0; `None`: from there on the file is one hole. May name a
-    /// byte of a hole, but must know of bytes just written: checksums that it passes over count as never written.
+    /// Bytes of a range for which no space is taken, whether they hold data or not; `None` if the
+    /// medium cannot tell, or takes other space whenever something is written.
+    ///
+    /// # Errors
+    /// Those of the `FIEMAP` request.
+    fn missing(&self, offset: u64, length: u64) -> io::Result<Option<u64>> {
+        let _ = (offset, length);
+        Ok(None)
+    }
+
+    /// Where the next bytes lie at or behind an offset that may be other than 0; `None`: from there
+    /// on the file is one hole. May name a byte of a hole, but must know of bytes just written:
+    /// checksums that it passes over count as never written.
     ///
     /// # Errors
     /// Those of `lseek`.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// Begins to write what [`MediumFile::sync_data`] would wait for. A wish, whose errors the sync tells.
+    /// Begins to write what [`MediumFile::sync_data`] would wait for. A wish, whose errors the sync
+    /// tells.
     fn begin_sync(&self) {}
 
     /// Waits until everything written is durable, as far as the medium knows the word.
@@ -157,7 +171,8 @@ pub trait MediumFile: Debug + Send + Sync {
     /// Those of `fstat`.
     fn stat(&self) -> io::Result<FileStat>;
 
-    /// Forgets what is held of the range in memory and durable too, so that what is read next comes from below. A wish.
+    /// Forgets what is held of the range in memory and durable too, so that what is read next comes
+    /// from below. A wish.
     fn uncache(&self, offset: u64, length: u64) {
         let _ = (offset, length);
     }
@@ -225,7 +240,11 @@ impl From<&Path> for Dir {
 ///
 /// # Errors
 /// Those of [`MediumFile::read_at`].
-pub(crate) fn read_zero_filled(file: &dyn MediumFile, mut offset: u64, mut buf: &mut [u8]) -> io::Result<()> {
+pub(crate) fn read_zero_filled(
+    file: &dyn MediumFile,
+    mut offset: u64,
+    mut buf: &mut [u8],
+) -> io::Result<()> {
     while !buf.is_empty() {
         match file.read_at(buf, offset) {
             Ok(0) => {
@@ -254,7 +273,11 @@ pub(crate) fn read_all(file: &dyn MediumFile) -> io::Result<Vec<u8>> {
 }
 
 /// Writes all bytes; on an error also says how many were written.
-pub(crate) fn write_counted(file: &dyn MediumFile, offset: u64, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+pub(crate) fn write_counted(
+    file: &dyn MediumFile,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), (usize, io::Error)> {
     let mut done = 0;
     while done < bytes.len() {
         match file.write_at(&[IoSlice::new(&bytes[done..])], offset + done as u64) {
@@ -274,11 +297,17 @@ const SLICES_MAX: usize = 1024;
 ///
 /// # Errors
 /// Those of [`MediumFile::write_at`]; any part may have been written.
-pub(crate) fn write_vectored(file: &dyn MediumFile, mut offset: u64, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+pub(crate) fn write_vectored(
+    file: &dyn MediumFile,
+    mut offset: u64,
+    mut slices: &mut [IoSlice<'_>],
+) -> io::Result<()> {
     while !slices.is_empty() {
         let batch = &slices[..slices.len().min(SLICES_MAX)];
         match file.write_at(batch, offset) {
-            Ok(0) if batch.iter().any(|slice| !slice.is_empty()) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(0) if batch.iter().any(|slice| !slice.is_empty()) => {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
             Ok(0) => return Ok(()),
             Ok(written) => {
                 offset += written as u64;

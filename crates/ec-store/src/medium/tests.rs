@@ -30,13 +30,18 @@ fn step() -> impl Strategy<Value = Step> {
 fn run(file: &dyn MediumFile, step: &Step) -> Vec<u8> {
     match step {
         Step::Write(at, parts) => {
-            let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+            let mut slices: Vec<IoSlice<'_>> =
+                parts.iter().map(|part| IoSlice::new(part)).collect();
             write_vectored(file, *at, &mut slices).unwrap();
             Vec::new()
         }
         Step::SetLen(length) => file.set_len(*length).map(|()| Vec::new()).unwrap(),
-        Step::Punch(at, length) => file.extent(Extent::Punch, *at, *length).map(|_| Vec::new()).unwrap(),
-        Step::Allocate(length) => file.extent(Extent::Allocate, 0, *length).map(|_| Vec::new()).unwrap(),
+        Step::Punch(at, length) => {
+            file.extent(Extent::Punch, *at, *length).map(|_| Vec::new()).unwrap()
+        }
+        Step::Allocate(length) => {
+            file.extent(Extent::Allocate, 0, *length).map(|_| Vec::new()).unwrap()
+        }
         Step::Read(at, length) => {
             let mut bytes = vec![0xaa; *length];
             let read = file.read_at(&mut bytes, *at).unwrap();
@@ -91,7 +96,9 @@ fn names_answer_as_a_disk_does() {
     let script = |medium: &dyn Medium| {
         let path = |name: &str| dir.path().join("below/here").join(name);
         let mut said: Vec<String> = Vec::new();
-        let mut say = |what: io::Result<String>| said.push(what.unwrap_or_else(|error| format!("{:?}", error.kind())));
+        let mut say = |what: io::Result<String>| {
+            said.push(what.unwrap_or_else(|error| format!("{:?}", error.kind())))
+        };
         let open = |name: &str, mode| medium.open(&path(name), mode).map(|_| "opened".into());
         say(open("a", OpenMode::OrCreate));
         say(medium.create_dir(&dir.path().join("below/here")).map(|()| "made".into()));
@@ -104,9 +111,12 @@ fn names_answer_as_a_disk_does() {
         let read = |name: &str| read_all(&*medium.open(&path(name), OpenMode::Existing)?);
         say(read("a").map(|bytes| String::from_utf8(bytes).unwrap()));
         say(open("c", OpenMode::OrCreate));
-        for below in [dir.path().join("below/here"), dir.path().join("below"), dir.path().join("beside")] {
+        for below in
+            [dir.path().join("below/here"), dir.path().join("below"), dir.path().join("beside")]
+        {
             say(medium.list(&below).map(|names| {
-                let mut names: Vec<_> = names.map(|name| name.unwrap().into_string().unwrap()).collect();
+                let mut names: Vec<_> =
+                    names.map(|name| name.unwrap().into_string().unwrap()).collect();
                 names.sort();
                 names.join(" ")
             }));
@@ -135,7 +145,10 @@ fn a_full_memory_refuses_and_changes_nothing() {
     assert!(disk::is_full(&write_counted(&*other, 0, &[3]).unwrap_err().1));
     // what is reserved can be written
     write_counted(&*file, 2 * 4096, &[4; 2 * 4096]).unwrap();
-    assert!(disk::is_full(&write_counted(&*file, u64::MAX - 7, &[1]).unwrap_err().1), "offsets have an end");
+    assert!(
+        disk::is_full(&write_counted(&*file, u64::MAX - 7, &[1]).unwrap_err().1),
+        "offsets have an end"
+    );
     file.set_len(4096).unwrap();
     write_counted(&*other, 0, &[3]).unwrap();
     assert_eq!(memory.space(dir).unwrap().free_bytes, 2 * 4096);

@@ -1,7 +1,8 @@
 //! A medium that times what another one does, for `trefoil profile`.
 //!
-//! Contract: changes nothing but the time that it takes. Calls that fail are timed as well; an attempt to read without
-//! waiting counts only if it gave the bytes, for otherwise the read that waits follows.
+//! Contract: changes nothing but the time that it takes. Calls that fail are timed as well; an
+//! attempt to read without waiting counts only if it gave the bytes, for otherwise the read that
+//! waits follows.
 
 use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode};
 use crate::disk::Space;
@@ -141,6 +142,10 @@ impl MediumFile for TimedFile {
 
     fn extent(&self, what: Extent, offset: u64, length: u64) -> io::Result<bool> {
         timed(&self.times.extent, || self.below.extent(what, offset, length))
+    }
+
+    fn missing(&self, offset: u64, length: u64) -> io::Result<Option<u64>> {
+        timed(&self.times.extent, || self.below.missing(offset, length))
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {

@@ -1,4 +1,5 @@
-//! Interleavings of syncs on a disk that fails, by `loom`; and a poison without turns, which must be caught.
+//! Interleavings of syncs on a disk that fails, by `loom`; and a poison without turns, which must
+//! be caught.
 
 use super::*;
 use loom::sync::atomic::AtomicBool as ModelledFlag;
@@ -48,12 +49,17 @@ impl Lossy {
 }
 
 /// Several threads sync what is lost already; none of them may think otherwise.
-fn no_sync_succeeds<T: Turn + Send + Sync + 'static>(threads: u32, turn: impl Fn() -> T + Send + Sync + 'static) {
+fn no_sync_succeeds<T: Turn + Send + Sync + 'static>(
+    threads: u32,
+    turn: impl Fn() -> T + Send + Sync + 'static,
+) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
         let (poison, disk) = (Arc::new(modelled(turn())), Arc::new(Lossy(ModelledFlag::new(true))));
-        let sync = |poison: &Poison<T, ModelledFlag>, disk: &Lossy| poison.sync(|| Ok(Some(())), |()| disk.sync_data());
+        let sync = |poison: &Poison<T, ModelledFlag>, disk: &Lossy| {
+            poison.sync(|| Ok(Some(())), |()| disk.sync_data())
+        };
         let others: Vec<_> = (1..threads)
             .map(|_| {
                 let (poison, disk) = (Arc::clone(&poison), Arc::clone(&disk));
@@ -63,7 +69,8 @@ fn no_sync_succeeds<T: Turn + Send + Sync + 'static>(threads: u32, turn: impl Fn
         let mut results = vec![sync(&poison, &disk)];
         results.extend(others.into_iter().map(|thread| thread.join().expect("no panic")));
         assert!(results.iter().all(Result::is_err), "a sync succeeded for what is lost");
-        let told = results.iter().filter(|result| matches!(result, Err(NotSynced::Failed(_)))).count();
+        let told =
+            results.iter().filter(|result| matches!(result, Err(NotSynced::Failed(_)))).count();
         assert_eq!((told, poison.is_set()), (1, true));
     });
 }
@@ -83,7 +90,10 @@ fn the_model_finds_syncs_at_the_same_time() {
 #[test]
 fn what_fails_before_the_sync_is_tried_again_and_what_fails_in_it_is_not() {
     let poison = super::Poison::<Mutex<()>, AtomicBool>::default();
-    assert_eq!(poison.sync(|| Err::<Option<()>, _>("full"), |()| Ok(())), Err(NotSynced::Failed("full")));
+    assert_eq!(
+        poison.sync(|| Err::<Option<()>, _>("full"), |()| Ok(())),
+        Err(NotSynced::Failed("full"))
+    );
     assert_eq!(poison.sync(|| Ok::<Option<()>, &str>(None), |()| Err("not called")), Ok(()));
     let write_fails = |()| {
         poison.set();

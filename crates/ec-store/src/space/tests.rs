@@ -36,7 +36,11 @@ struct Sender {
 
 impl Sender {
     fn on_the_way(&self) -> u64 {
-        self.way.iter().chain(self.acks.iter().map(|(bytes, _)| bytes)).map(|bytes| space_taken(*bytes)).sum()
+        self.way
+            .iter()
+            .chain(self.acks.iter().map(|(bytes, _)| bytes))
+            .map(|bytes| space_taken(*bytes))
+            .sum()
     }
 }
 
@@ -175,7 +179,10 @@ fn a_disk_is_filled_up_to_what_is_promised() {
         world.used -= 2 * MIB; // the journal is trimmed
     }
     let left = 100 * MIB - world.used;
-    assert!(left.abs_diff(promised) < 3 * MIB && sent > 30, "{left} bytes are left after {sent} writes");
+    assert!(
+        left.abs_diff(promised) < 3 * MIB && sent > 30,
+        "{left} bytes are left after {sent} writes"
+    );
 }
 
 #[test]
@@ -191,4 +198,21 @@ fn what_one_core_takes_the_others_know_at_once() {
     // asked again, the disk tells of what was written; what is not in place is still to come
     cores[1].look_up(0, || Ok::<_, ()>((1000 * MIB, 989 * MIB))).expect("the disk answers");
     assert_eq!(cores[1].free(ratios()) / MIB, 978);
+}
+
+#[test]
+fn what_is_taken_is_what_nobody_was_promised() {
+    let disk = DiskUse::new(2);
+    let mut cores = [0, 1].map(|core| DiskSpace::new(disk.clone(), core, 0));
+    for core in &mut cores {
+        core.set_sessions(1);
+        core.look_up(0, || Ok::<_, ()>((1000 * MIB, 500 * MIB))).expect("the disk answers");
+    }
+    let free = cores[0].free(ratios());
+    assert!(!cores[0].take(free + 1, ratios()) && cores[0].free(ratios()) == free);
+    assert!(cores[0].take(free - MIB, ratios()));
+    assert!(!cores[1].take(2 * MIB, ratios()), "the other core knows of it");
+    assert!(cores[1].take(MIB, ratios()));
+    assert_eq!(cores.each_ref().map(|core| core.free(ratios())), [0, 0]);
+    assert!(!cores[0].take(u64::MAX, ratios()));
 }

@@ -1,8 +1,8 @@
 //! What the cores of one disk do to it, as each of them knows of the others.
 //!
-//! Contract: a core counts what it wrote to a fragment before it says that so much less waits to be placed
-//! ([`Usage::placed`]), and whoever adds both up looks at what waits first. So what moves from one to the other meanwhile is
-//! counted twice, never not at all.
+//! Contract: a core counts what it wrote to a fragment before it says that so much less waits to be
+//! placed ([`Usage::placed`]), and whoever adds both up looks at what waits first. So what moves
+//! from one to the other meanwhile is counted twice, never not at all.
 //!
 //! The counts are parameters, so that `loom` can stand in for the hardware in the tests.
 
@@ -77,7 +77,8 @@ impl<C: Count> Usage<C> {
         self.cores.iter().map(|core| core.unplaced.load(Ordering::Acquire)).sum()
     }
 
-    /// At least the bytes that were written since [`Usage::written`] was this, and that are still to be placed.
+    /// At least the bytes that were written since [`Usage::written`] was this, and that are still
+    /// to be placed.
     pub fn taken_since(&self, written: u64) -> u64 {
         let unplaced = self.unplaced();
         unplaced + (self.written() - written)

@@ -6,20 +6,26 @@ use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller, writer};
 use client::ClientError;
-use client::fs::{CreateMode, LocalFs, OpenMode, Permissions, Sought, SyncKind, WriteMode, WrittenBy};
+use client::fs::{
+    CreateMode, LocalFs, OpenMode, Permissions, Sought, SyncKind, WriteMode, WrittenBy,
+};
 use fuser::{
-    Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
-    ReplyWrite, Request,
+    Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty,
+    ReplyLseek, ReplyOpen, ReplyWrite, Request,
 };
 use protocol::Gfid;
 use protocol::namespace::Attr;
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Instant;
 
-/// Bytes of one copy_file_range request: far from its deadline on a slow cluster. Callers go on where it ends.
+/// Bytes of one copy_file_range request: far from its deadline on a slow cluster. Callers go on
+/// where it ends.
 const COPY_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of a page: the smallest of any machine. Where they are larger, a drop of a file's pages may wait for a write.
+/// Bytes of a page: the smallest of any machine. Where they are larger, a drop of a file's pages
+/// may wait for a write.
 const PAGE_BYTES: u64 = 4096;
 /// Can a file be stored to through a mapping of a handle with these flags?
 pub(super) fn is_mappable(flags: OpenFlags) -> bool {
@@ -43,7 +49,8 @@ fn is_direct(handle: FileHandle, flags: OpenFlags) -> bool {
     bypasses_pages(handle) || flags.0 & libc::O_DIRECT != 0
 }
 
-/// The sync that a write by a handle with these flags brings with it. RWF_DSYNC and RWF_SYNC come as flags, too.
+/// The sync that a write by a handle with these flags brings with it. RWF_DSYNC and RWF_SYNC come
+/// as flags, too.
 fn sync_of(flags: OpenFlags) -> SyncKind {
     match flags.0 & libc::O_SYNC {
         libc::O_SYNC => SyncKind::Full,
@@ -52,8 +59,9 @@ fn sync_of(flags: OpenFlags) -> SyncKind {
     }
 }
 
-/// Pages that the kernel keeps locked, or under write-back, while it waits for a write. It copies what a program writes into
-/// pages and lets them go before it asks, all but the last if that is not filled and was not cached.
+/// Pages that the kernel keeps locked, or under write-back, while it waits for a write. It copies
+/// what a program writes into pages and lets them go before it asks, all but the last if that is
+/// not filled and was not cached.
 fn locked_by_write(offset: u64, len: u64, written_back: bool) -> Option<Range<u64>> {
     let end = offset.saturating_add(len);
     let last = end - end % PAGE_BYTES;
@@ -65,9 +73,10 @@ fn locked_by_write(offset: u64, len: u64, written_back: bool) -> Option<Range<u6
 }
 
 impl Adapter {
-    /// How the kernel shall treat a handle: keep its pages if they are right, and for O_DIRECT bypass them altogether,
-    /// which lets writes of one file run in parallel. For O_APPEND too: the kernel writes where it believes the end to
-    /// be, and if another mount has moved it, the data goes elsewhere than into the pages that it was put in.
+    /// How the kernel shall treat a handle: keep its pages if they are right, and for O_DIRECT
+    /// bypass them altogether, which lets writes of one file run in parallel. For O_APPEND too: the
+    /// kernel writes where it believes the end to be, and if another mount has moved it, the data
+    /// goes elsewhere than into the pages that it was put in.
     fn handle(&self, flags: OpenFlags) -> FileHandle {
         let bypasses = flags.0 & (libc::O_DIRECT | libc::O_APPEND) != 0;
         file_handle(self.fs.open_id(), self.direct_mmap && bypasses)
@@ -174,7 +183,12 @@ impl Adapter {
         reply: ReplyData,
     ) {
         let caller = caller(req);
-        let pages = (!is_direct(handle, flags)).then(|| offset..offset.saturating_add(size.into()));
+        let range = offset..offset.saturating_add(size.into());
+        if self.late.cover(file, &range, Instant::now()) {
+            return reply.error(Errno::EIO);
+        }
+        let pages = (!is_direct(handle, flags)).then(|| range.clone());
+        let late = Arc::clone(&self.late);
         self.run(
             req,
             RequestKind::Read,
@@ -185,7 +199,13 @@ impl Adapter {
                     fs.pages_filled(file, pages.end);
                     fs.pages_locked(file, pages)
                 });
-                fs.read(file, offset, size as usize, caller).await
+                let reading = late.reading(file, range);
+                let read = fs.read(file, offset, size as usize, caller).await;
+                match &read {
+                    Err(ClientError::TimedOut(_)) => drop(reading),
+                    _ => reading.answered(),
+                }
+                read
             },
             |reply, data| reply.data(&data),
         );
@@ -212,7 +232,8 @@ impl Adapter {
         let began = self.times.of(RequestKind::Write).begin();
         let may_gather = sync == SyncKind::None && !written_back;
         if may_gather && self.fs.gather(file, offset, data, paged, client::fs::now()) {
-            return self.answer_here(RequestKind::Write, file, began, || reply.written(data.len() as u32));
+            return self
+                .answer_here(RequestKind::Write, file, began, || reply.written(data.len() as u32));
         }
         let pages = locked_by_write(offset, data.len() as u64, written_back).filter(|_| paged);
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
@@ -253,7 +274,14 @@ impl Adapter {
         });
     }
 
-    pub(super) fn do_lseek(&self, req: &Request, file: Gfid, offset: i64, whence: i32, reply: ReplyLseek) {
+    pub(super) fn do_lseek(
+        &self,
+        req: &Request,
+        file: Gfid,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
         let to = match whence {
             libc::SEEK_DATA => Sought::Data,
             libc::SEEK_HOLE => Sought::Hole,
@@ -272,7 +300,14 @@ impl Adapter {
         );
     }
 
-    pub(super) fn do_copy(&self, req: &Request, from: (Gfid, u64), to: (Gfid, u64), len: u64, reply: ReplyWrite) {
+    pub(super) fn do_copy(
+        &self,
+        req: &Request,
+        from: (Gfid, u64),
+        to: (Gfid, u64),
+        len: u64,
+        reply: ReplyWrite,
+    ) {
         let writer = writer(req);
         self.run(
             req,
@@ -292,7 +327,11 @@ mod tests {
     #[test]
     fn a_write_keeps_the_page_locked_that_it_does_not_fill() {
         assert_eq!(locked_by_write(0, 8192, false), None);
-        assert_eq!(locked_by_write(100, 8092, false), None, "the first page is let go, or is the last");
+        assert_eq!(
+            locked_by_write(100, 8092, false),
+            None,
+            "the first page is let go, or is the last"
+        );
         assert_eq!(locked_by_write(4096, 10, false), Some(4096..8192));
         assert_eq!(locked_by_write(0, 4097, false), Some(4096..8192));
         assert_eq!(locked_by_write(4096, 8192, true), Some(4096..12288));

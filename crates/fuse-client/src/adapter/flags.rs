@@ -32,7 +32,8 @@ struct Bits {
 }
 
 const FLAGS: Bits = Bits { immutable: FS_IMMUTABLE_FL, append_only: FS_APPEND_FL, bytes: 4 };
-const XFLAGS: Bits = Bits { immutable: FS_XFLAG_IMMUTABLE, append_only: FS_XFLAG_APPEND, bytes: FSXATTR_BYTES };
+const XFLAGS: Bits =
+    Bits { immutable: FS_XFLAG_IMMUTABLE, append_only: FS_XFLAG_APPEND, bytes: FSXATTR_BYTES };
 
 impl Bits {
     fn encode(self, flags: FileFlags) -> Vec<u8> {
@@ -47,14 +48,25 @@ impl Bits {
     fn decode(self, bytes: &[u8]) -> Option<FileFlags> {
         let (bits, rest) = bytes.split_first_chunk::<4>()?;
         let bits = u32::from_ne_bytes(*bits);
-        let is_known = bits & !(self.immutable | self.append_only) == 0 && rest.iter().all(|byte| *byte == 0);
-        let flags = FileFlags { immutable: bits & self.immutable != 0, append_only: bits & self.append_only != 0 };
+        let is_known =
+            bits & !(self.immutable | self.append_only) == 0 && rest.iter().all(|byte| *byte == 0);
+        let flags = FileFlags {
+            immutable: bits & self.immutable != 0,
+            append_only: bits & self.append_only != 0,
+        };
         is_known.then_some(flags)
     }
 }
 
 impl Adapter {
-    pub(super) fn do_ioctl(&self, req: &Request, file: Gfid, command: u32, data: &[u8], reply: ReplyIoctl) {
+    pub(super) fn do_ioctl(
+        &self,
+        req: &Request,
+        file: Gfid,
+        command: u32,
+        data: &[u8],
+        reply: ReplyIoctl,
+    ) {
         let caller = caller(req);
         match command {
             FS_IOC_GETFLAGS => self.tell_flags(req, file, FLAGS, reply, caller),
@@ -72,7 +84,14 @@ impl Adapter {
         });
     }
 
-    fn set_flags(&self, req: &Request, file: Gfid, flags: Option<FileFlags>, reply: ReplyIoctl, caller: Caller) {
+    fn set_flags(
+        &self,
+        req: &Request,
+        file: Gfid,
+        flags: Option<FileFlags>,
+        reply: ReplyIoctl,
+        caller: Caller,
+    ) {
         let Some(flags) = flags else { return reply.error(Errno::EOPNOTSUPP) };
         let set = move |fs: LocalFs| async move { fs.set_flags(file, flags, caller).await };
         self.run(req, RequestKind::Ioctl, (file, 0), reply, set, |reply, _| reply.ioctl(0, &[]));
@@ -86,7 +105,9 @@ mod tests {
     #[test]
     fn flags_go_through_both_ioctls() {
         for bits in [FLAGS, XFLAGS] {
-            for (immutable, append_only) in [(false, false), (true, false), (false, true), (true, true)] {
+            for (immutable, append_only) in
+                [(false, false), (true, false), (false, true), (true, true)]
+            {
                 let flags = FileFlags { immutable, append_only };
                 assert_eq!(bits.encode(flags).len(), bits.bytes);
                 assert_eq!(bits.decode(&bits.encode(flags)), Some(flags));
@@ -94,6 +115,9 @@ mod tests {
             assert_eq!(bits.decode(&[0; 3]), None);
         }
         assert_eq!(FLAGS.decode(&0x1000_0010u32.to_ne_bytes()), None, "a flag that is not ours");
-        assert_eq!(FLAGS.decode(&0x30u32.to_ne_bytes()).map(|flags| flags.immutable && flags.append_only), Some(true));
+        assert_eq!(
+            FLAGS.decode(&0x30u32.to_ne_bytes()).map(|flags| flags.immutable && flags.append_only),
+            Some(true)
+        );
     }
 }

@@ -65,7 +65,8 @@ impl Interrupts {
 
     /// The threads whose requests wait, in order, [`THREADS_TOLD_MAX`] at most.
     pub fn threads(&self) -> BTreeSet<u32> {
-        let mut threads: BTreeSet<u32> = self.table.lock().waiting.values().map(|waiting| waiting.thread).collect();
+        let mut threads: BTreeSet<u32> =
+            self.table.lock().waiting.values().map(|waiting| waiting.thread).collect();
         while threads.len() > THREADS_TOLD_MAX {
             threads.pop_last();
         }
@@ -138,7 +139,10 @@ impl Interrupts {
     }
 
     fn still_waits(&self, unique: u64) -> bool {
-        let Some(thread) = self.table.lock().waiting.get(&unique).map(|waiting| waiting.thread) else { return false };
+        let Some(thread) = self.table.lock().waiting.get(&unique).map(|waiting| waiting.thread)
+        else {
+            return false;
+        };
         if !is_ending(thread) {
             return true;
         }
@@ -163,7 +167,8 @@ mod tests {
 
     #[test]
     fn only_sigkill_ends_a_caller() {
-        let status = |signals: &str| format!("Name:\tcat\nSigPnd:\t{signals}\nShdPnd:\t0000000000000000\n");
+        let status =
+            |signals: &str| format!("Name:\tcat\nSigPnd:\t{signals}\nShdPnd:\t0000000000000000\n");
         assert_ne!(callers::pending(&status("0000000000000100")) & KILL_BIT, 0);
         assert_eq!(callers::pending(&status("0000000000004002")) & KILL_BIT, 0);
         assert!(!is_ending(std::process::id()) && is_ending(u32::MAX));
@@ -183,7 +188,9 @@ mod tests {
         let waits = Arc::clone(&interrupts);
         let stays = std::thread::spawn(move || {
             let own = std::process::id();
-            messenger::sync::block_on(waits.unless_killed(8, own, async { answered.await.unwrap_or(0) }))
+            messenger::sync::block_on(
+                waits.unless_killed(8, own, async { answered.await.unwrap_or(0) }),
+            )
         });
         while !interrupts.table.lock().waiting.contains_key(&8) {
             std::thread::yield_now();
@@ -193,7 +200,10 @@ mod tests {
         assert_eq!(stays.join().expect("no panic"), Some(5));
         assert!(interrupts.table.lock().waiting.is_empty());
         // What is answered at once is never registered.
-        assert_eq!(messenger::sync::block_on(interrupts.unless_killed(9, gone, async { 3 })), Some(3));
+        assert_eq!(
+            messenger::sync::block_on(interrupts.unless_killed(9, gone, async { 3 })),
+            Some(3)
+        );
         runtime.shutdown();
     }
 }

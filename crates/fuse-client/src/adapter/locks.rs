@@ -18,7 +18,8 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 /// What a lock of flock(2) covers: bytes beyond any `off_t`.
 const FLOCK_RANGE: ByteRange = ByteRange { start: OFFSET_MAX + 1, last: u64::MAX };
 /// Signals that stop and continue a process: a wait goes on over them.
-const JOB_SIGNALS: [i32; 5] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT];
+const JOB_SIGNALS: [i32; 5] =
+    [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT];
 
 /// A lock as it comes from the kernel.
 pub struct KernelLock {
@@ -66,7 +67,14 @@ fn is_called_away(thread: u32) -> bool {
 }
 
 impl Adapter {
-    pub(super) fn do_getlk(&self, req: &Request, file: Gfid, owner: LockOwner, wanted: &KernelLock, reply: ReplyLock) {
+    pub(super) fn do_getlk(
+        &self,
+        req: &Request,
+        file: Gfid,
+        owner: LockOwner,
+        wanted: &KernelLock,
+        reply: ReplyLock,
+    ) {
         let Some(lock) = wanted.lock() else { return reply.error(Errno::EINVAL) };
         let caller = caller(req);
         self.run(
@@ -123,23 +131,41 @@ mod tests {
     #[test]
     fn only_signals_that_will_be_acted_on_end_a_wait() {
         let status = |pending: &str, shared: &str, blocked: &str, ignored: &str| {
-            format!("Name:\tsh\nSigPnd:\t{pending}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\nSigIgn:\t{ignored}\n")
+            format!(
+                "Name:\tsh\nSigPnd:\t{pending}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\nSigIgn:\t{ignored}\n"
+            )
         };
         let none = "0000000000000000";
         assert!(!acts_on_signal(&status(none, none, none, none)));
         assert!(acts_on_signal(&status("0000000000000100", none, none, none)), "SIGKILL");
         assert!(acts_on_signal(&status(none, "0000000000004000", none, none)), "SIGTERM");
-        assert!(!acts_on_signal(&status(none, "0000000000004000", "0000000000004000", none)), "blocked");
-        assert!(!acts_on_signal(&status(none, "0000000000004000", none, "0000000000004000")), "ignored");
-        assert!(!acts_on_signal(&status(none, "0000000000060000", none, none)), "stopped and continued");
+        assert!(
+            !acts_on_signal(&status(none, "0000000000004000", "0000000000004000", none)),
+            "blocked"
+        );
+        assert!(
+            !acts_on_signal(&status(none, "0000000000004000", none, "0000000000004000")),
+            "ignored"
+        );
+        assert!(
+            !acts_on_signal(&status(none, "0000000000060000", none, none)),
+            "stopped and continued"
+        );
     }
 
     #[test]
     fn a_range_without_an_end_has_none_that_an_offset_can_reach() {
-        let lock = KernelLock { start: 5, last: OFFSET_MAX, kind: libc::F_WRLCK, pid: 1, is_flock: false };
-        assert_eq!(lock.lock().map(|lock| lock.range), Some(ByteRange { start: 5, last: OFFSET_MAX }));
+        let lock =
+            KernelLock { start: 5, last: OFFSET_MAX, kind: libc::F_WRLCK, pid: 1, is_flock: false };
+        assert_eq!(
+            lock.lock().map(|lock| lock.range),
+            Some(ByteRange { start: 5, last: OFFSET_MAX })
+        );
         let whole = KernelLock { is_flock: true, ..lock };
-        assert!(!whole.range().overlaps(ByteRange { start: 0, last: OFFSET_MAX }), "flock and fcntl do not meet");
+        assert!(
+            !whole.range().overlaps(ByteRange { start: 0, last: OFFSET_MAX }),
+            "flock and fcntl do not meet"
+        );
         assert!(KernelLock { kind: libc::F_UNLCK, ..whole }.lock().is_none());
     }
 }

@@ -3,13 +3,16 @@
 use super::handles::{file_handle, open_id};
 use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
-use crate::convert::{caller, errno, file_attr, file_type, has_btime, kind_of_mode, rename_mode, time_or_now, writer};
+use crate::convert::{
+    caller, errno, file_attr, file_type, has_btime, kind_of_mode, rename_mode, time_or_now, writer,
+};
 use crate::mountpoint::{ALIVE, WAITING};
 use client::ClientError;
 use client::fs::{DirPage, LocalFs, OpenId, Permissions};
 use fuser::{
-    Errno, FileAttr, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyXattr, Request, TimeOrNow,
+    Errno, FileAttr, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyStatx,
+    ReplyXattr, Request, TimeOrNow,
 };
 use protocol::Gfid;
 use protocol::namespace::{ACL_ACCESS, ACL_DEFAULT, Caller, FileKind, NAME_BYTES_MAX, SetAttr};
@@ -104,7 +107,12 @@ impl Adapter {
     }
 
     /// getattr, and statx, which tells of the birth, too.
-    pub(super) fn do_getattr(&self, req: &Request, file: Gfid, reply: impl Refuse + TellAttr + Send + 'static) {
+    pub(super) fn do_getattr(
+        &self,
+        req: &Request,
+        file: Gfid,
+        reply: impl Refuse + TellAttr + Send + 'static,
+    ) {
         let (caller, shape) = (caller(req), self.shape());
         let began = self.times.of(RequestKind::GetAttr).begin();
         if let Some(attr) = self.fs.attr_known(file)
@@ -215,7 +223,14 @@ impl Adapter {
         });
     }
 
-    pub(super) fn do_symlink(&self, req: &Request, parent: Gfid, name: &OsStr, target: &Path, reply: ReplyEntry) {
+    pub(super) fn do_symlink(
+        &self,
+        req: &Request,
+        parent: Gfid,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
         let (caller, name, target) = (caller(req), bytes(name), bytes(target.as_os_str()));
         let dirsync = self.dirsync();
         self.run_entry(req, RequestKind::Symlink, parent, reply, move |fs| async move {
@@ -224,7 +239,14 @@ impl Adapter {
         });
     }
 
-    pub(super) fn do_link(&self, req: &Request, file: Gfid, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
+    pub(super) fn do_link(
+        &self,
+        req: &Request,
+        file: Gfid,
+        parent: Gfid,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
         let (caller, name) = (caller(req), bytes(name));
         let dirsync = self.dirsync();
         self.run_entry(req, RequestKind::Link, parent, reply, move |fs| async move {
@@ -271,14 +293,28 @@ impl Adapter {
     pub(super) fn do_opendir(&self, dir: Gfid, reply: ReplyOpen) {
         let began = self.times.of(RequestKind::OpenDir).begin();
         let handle = file_handle(self.fs.opendir(dir), false);
-        self.answer_here(RequestKind::OpenDir, dir, began, || reply.opened(handle, FopenFlags::empty()));
+        self.answer_here(RequestKind::OpenDir, dir, began, || {
+            reply.opened(handle, FopenFlags::empty())
+        });
     }
 
-    pub(super) fn do_readdir(&self, req: &Request, dir: Gfid, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+    pub(super) fn do_readdir(
+        &self,
+        req: &Request,
+        dir: Gfid,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
         let answer = |mut reply: ReplyDirectory, page: DirPage| {
             for item in page {
                 let ino = INodeNo(item.attr.gfid.unique());
-                if reply.add(ino, item.next, file_type(item.attr.kind), OsStr::from_bytes(&item.name)) {
+                if reply.add(
+                    ino,
+                    item.next,
+                    file_type(item.attr.kind),
+                    OsStr::from_bytes(&item.name),
+                ) {
                     break;
                 }
             }
@@ -300,8 +336,19 @@ impl Adapter {
             for item in page {
                 let (attr, attr_ttl) = shape.of(&item.attr);
                 // One time to live for both: the shorter.
-                let ttl = if item.written_elsewhere { Duration::ZERO } else { attr_ttl.min(shape.entry_ttl()) };
-                if reply.add(attr.ino, item.next, OsStr::from_bytes(&item.name), &ttl, &attr, GENERATION) {
+                let ttl = if item.written_elsewhere {
+                    Duration::ZERO
+                } else {
+                    attr_ttl.min(shape.entry_ttl())
+                };
+                if reply.add(
+                    attr.ino,
+                    item.next,
+                    OsStr::from_bytes(&item.name),
+                    &ttl,
+                    &attr,
+                    GENERATION,
+                ) {
                     break;
                 }
             }
@@ -328,7 +375,9 @@ impl Adapter {
             return self.answer_here(kind, dir, began, || answer(reply, page));
         }
         let caller = caller(req);
-        let read = move |fs: LocalFs| async move { fs.readdir(open_id(fh), offset, ENTRIES_MAX, caller).await };
+        let read = move |fs: LocalFs| async move {
+            fs.readdir(open_id(fh), offset, ENTRIES_MAX, caller).await
+        };
         self.run(req, kind, (dir, 0), reply, read, answer);
     }
 
@@ -345,7 +394,16 @@ impl Adapter {
                 let (total, free) = (blocks(size.total_bytes), blocks(size.free_bytes));
                 let files = size.files.saturating_add(FILES_FREE);
                 let name_max = NAME_BYTES_MAX as u32;
-                reply.statfs(total, free, free, files, FILES_FREE, STATFS_BLOCK, name_max, STATFS_BLOCK);
+                reply.statfs(
+                    total,
+                    free,
+                    free,
+                    files,
+                    FILES_FREE,
+                    STATFS_BLOCK,
+                    name_max,
+                    STATFS_BLOCK,
+                );
             },
         );
     }
@@ -374,12 +432,20 @@ impl Adapter {
         });
     }
 
-    pub(super) fn do_getxattr(&self, req: &Request, file: Gfid, name: &OsStr, size: u32, reply: ReplyXattr) {
+    pub(super) fn do_getxattr(
+        &self,
+        req: &Request,
+        file: Gfid,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
         if name == ALIVE {
             return if size == 0 { reply.size(1) } else { reply.data(b"1") };
         }
         if name == WAITING {
-            let threads: Vec<String> = self.interrupts.threads().iter().map(u32::to_string).collect();
+            let threads: Vec<String> =
+                self.interrupts.threads().iter().map(u32::to_string).collect();
             let told = threads.join(" ");
             return match (size as usize, told.len()) {
                 (0, len) => reply.size(len as u32),
@@ -409,7 +475,13 @@ impl Adapter {
         });
     }
 
-    pub(super) fn do_removexattr(&self, req: &Request, file: Gfid, name: &OsStr, reply: ReplyEmpty) {
+    pub(super) fn do_removexattr(
+        &self,
+        req: &Request,
+        file: Gfid,
+        name: &OsStr,
+        reply: ReplyEmpty,
+    ) {
         if self.refuses(name) {
             return reply.error(Errno::EOPNOTSUPP);
         }

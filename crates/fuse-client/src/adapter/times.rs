@@ -72,8 +72,8 @@ kinds! {
     Write = "write",
 }
 
-/// How long requests take, by kind. A wait for a lock (`F_SETLKW`) is none of these: it takes as long as another program
-/// likes.
+/// How long requests take, by kind. A wait for a lock (`F_SETLKW`) is none of these: it takes as
+/// long as another program likes.
 #[derive(Debug)]
 pub struct RequestTimes(Vec<Operation>);
 
@@ -101,7 +101,11 @@ mod tests {
             drop(times.of(kind).stopwatch());
             let stats = table.stats();
             let row = stats.iter().find(|row| row.name == kind.name());
-            assert_eq!(row.map(|row| (row.layer, row.times.calls())), Some((Layer::Fuse, 1)), "{kind:?}");
+            assert_eq!(
+                row.map(|row| (row.layer, row.times.calls())),
+                Some((Layer::Fuse, 1)),
+                "{kind:?}"
+            );
         }
     }
 }

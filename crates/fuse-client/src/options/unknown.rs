@@ -2,7 +2,7 @@
 //! one may have been meant. Pure.
 
 /// Every option that [`super::MountSettings::apply`] knows, for suggestions.
-const KNOWN: [&str; 53] = [
+const KNOWN: [&str; 55] = [
     "ro",
     "rw",
     "dev",
@@ -41,6 +41,8 @@ const KNOWN: [&str; 53] = [
     "workers",
     "buffer_pools",
     "busy_poll_us",
+    "objecter_inflight_ops",
+    "objecter_inflight_op_bytes",
     "attr_timeout",
     "entry_timeout",
     "timeout",
@@ -68,9 +70,15 @@ pub fn message(name: &str, has_value: bool) -> String {
         return format!("mount option {name:?}: {advice}");
     }
     match nearest(name) {
-        Some(known) if known == name && has_value => format!("mount option {name:?} takes no value; {help}"),
-        Some(known) if known == name => format!("mount option {name:?} needs a value ({name}=...); {help}"),
-        Some(known) => format!("unknown mount option {name:?}{value}: did you mean `{known}`? {help}"),
+        Some(known) if known == name && has_value => {
+            format!("mount option {name:?} takes no value; {help}")
+        }
+        Some(known) if known == name => {
+            format!("mount option {name:?} needs a value ({name}=...); {help}")
+        }
+        Some(known) => {
+            format!("unknown mount option {name:?}{value}: did you mean `{known}`? {help}")
+        }
         None => format!("unknown mount option {name:?}{value}; {help}"),
     }
 }
@@ -80,26 +88,40 @@ fn advice(name: &str) -> Option<&'static str> {
     Some(match name {
         "mand" => "Linux has no mandatory locks any more; leave it out",
         "nouser_xattr" => "extended attributes are always on; leave it out",
-        "uid" | "gid" | "umask" | "fmask" | "dmask" => "files have owners and modes of their own; use chown and chmod",
-        "quota" | "usrquota" | "grpquota" | "prjquota" => "there are no quotas; leave it out",
-        "discard" | "barrier" | "nobarrier" | "data" | "errors" | "commit" | "journal_checksum" | "discard_max" => {
-            "an option of file systems on a disk; leave it out"
+        "uid" | "gid" | "umask" | "fmask" | "dmask" => {
+            "files have owners and modes of their own; use chown and chmod"
         }
-        "soft" | "timeo" | "retrans" | "softerr" => "write timeout=SECONDS: how long calls wait for the cluster",
+        "quota" | "usrquota" | "grpquota" | "prjquota" => "there are no quotas; leave it out",
+        "discard" | "barrier" | "nobarrier" | "data" | "errors" | "commit" | "journal_checksum"
+        | "discard_max" => "an option of file systems on a disk; leave it out",
+        "soft" | "timeo" | "retrans" | "softerr" => {
+            "write timeout=SECONDS: how long calls wait for the cluster"
+        }
         "hard" => "write timeout=0: calls wait for the cluster for ever",
-        "bg" | "fg" => "write retry=forever (or retry=SECONDS) to wait for servers that are not up yet",
+        "bg" | "fg" => {
+            "write retry=forever (or retry=SECONDS) to wait for servers that are not up yet"
+        }
         "rsize" | "wsize" | "max_read" | "max_write" | "blksize" => "write max_request_bytes=BYTES",
         "noac" => "write attr_timeout=0,entry_timeout=0",
-        "ac" | "actimeo" | "acregmin" | "acregmax" | "acdirmin" | "acdirmax" | "attribute-timeout" => {
-            "write attr_timeout=SECONDS"
-        }
+        "ac" | "actimeo" | "acregmin" | "acregmax" | "acdirmin" | "acdirmax"
+        | "attribute-timeout" => "write attr_timeout=SECONDS",
         "entry-timeout" => "write entry_timeout=SECONDS",
-        "allow_root" => "root and everybody else may use it with allow_other; there is none for root alone",
+        "allow_root" => {
+            "root and everybody else may use it with allow_other; there is none for root alone"
+        }
         "nonempty" => "a directory that is not empty may be mounted on; leave it out",
-        "auto_unmount" => "`fuse-client umount` takes away what a client that died has left; leave it out",
-        "fsname" | "subtype" | "fd" | "rootmode" | "user_id" | "group_id" => "the client sets it itself; leave it out",
-        "remount" => "by mount(8), once `fuse-client install-helper` was run: mount -o remount,ro DIR",
-        "bind" | "rbind" | "move" => "by mount(8), of a directory that is mounted: mount --bind DIR OTHER",
+        "auto_unmount" => {
+            "`fuse-client umount` takes away what a client that died has left; leave it out"
+        }
+        "fsname" | "subtype" | "fd" | "rootmode" | "user_id" | "group_id" => {
+            "the client sets it itself; leave it out"
+        }
+        "remount" => {
+            "by mount(8), once `fuse-client install-helper` was run: mount -o remount,ro DIR"
+        }
+        "bind" | "rbind" | "move" => {
+            "by mount(8), of a directory that is mounted: mount --bind DIR OTHER"
+        }
         _ => return None,
     })
 }
@@ -110,7 +132,9 @@ fn nearest(name: &str) -> Option<&'static str> {
     let wanted = plain(name);
     let all = KNOWN.iter().map(|known| (strsim::levenshtein(&wanted, &plain(known)), *known));
     let typos_max = TYPOS_MAX.min(wanted.len() / 3);
-    all.filter(|(typos, _)| *typos <= typos_max).min_by_key(|(typos, _)| *typos).map(|(_, known)| known)
+    all.filter(|(typos, _)| *typos <= typos_max)
+        .min_by_key(|(typos, _)| *typos)
+        .map(|(_, known)| known)
 }
 
 #[cfg(test)]
@@ -139,7 +163,11 @@ mod tests {
             ("timout", "timeout"),
             ("write_behind_byte", "write_behind_bytes"),
         ] {
-            assert!(message(wrong, false).contains(&format!("did you mean `{right}`")), "{}", message(wrong, false));
+            assert!(
+                message(wrong, false).contains(&format!("did you mean `{right}`")),
+                "{}",
+                message(wrong, false)
+            );
         }
         assert!(!message("xyzzy", false).contains("did you mean"));
         assert!(!message("su", false).contains("did you mean"));

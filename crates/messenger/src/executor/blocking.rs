@@ -1,10 +1,12 @@
 //! Threads for work that blocks: file reads that miss the page cache, fsync, name look-ups.
 //!
-//! Contract: the number of threads follows the load, from none up to a maximum; a thread without work for
-//! [`IDLE`] ends. A job that panics fails alone. Jobs wait in an unbounded queue: who submits them bounds them.
+//! Contract: the number of threads follows the load, from none up to a maximum; a thread without
+//! work for [`IDLE`] ends. A job that panics fails alone. Jobs wait in an unbounded queue: who
+//! submits them bounds them.
 //!
-//! A thread that finds no job sleeps at once. A queue that spins and yields first, as `crossbeam`'s channel does, costs more
-//! CPU than the sleep where jobs come one by one, as syncs do: the next one is a sync and a client's turn away.
+//! A thread that finds no job sleeps at once. A queue that spins and yields first, as `crossbeam`'s
+//! channel does, costs more CPU than the sleep where jobs come one by one, as syncs do: the next
+//! one is a sync and a client's turn away.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +18,8 @@ use crate::executor::pool_size::PoolSize;
 use crate::sync::contention_mutex::{ContentionMutex, LockTable};
 use crate::sync::oneshot::{Receiver, oneshot};
 
-/// How long a thread waits for work before it ends: longer than the gaps in a steady trickle of requests.
+/// How long a thread waits for work before it ends: longer than the gaps in a steady trickle of
+/// requests.
 pub const IDLE: Duration = Duration::from_secs(10);
 
 /// A blocking job did not return a value: it panicked, or the runtime was shut down first.
@@ -29,7 +32,6 @@ type Job = Box<dyn FnOnce() + Send>;
 /// The pool of one runtime.
 pub(crate) struct BlockingPool {
     name: String,
-    threads_max: usize,
     idle: Duration,
     shared: Arc<Shared>,
     joins: ContentionMutex<Vec<std::thread::JoinHandle<()>>>,
@@ -41,6 +43,8 @@ struct Shared {
     /// A job was queued, or no more will come.
     came: parking_lot::Condvar,
     pool_size: PoolSize,
+    /// May change; at least 1.
+    threads_max: AtomicUsize,
     panics: AtomicUsize,
 }
 
@@ -57,11 +61,11 @@ impl BlockingPool {
             queue: ContentionMutex::new(locks, "blocking gate", Queue::default()),
             came: parking_lot::Condvar::new(),
             pool_size: PoolSize::default(),
+            threads_max: AtomicUsize::new(threads_max.max(1)),
             panics: AtomicUsize::new(0),
         };
         BlockingPool {
             name,
-            threads_max: threads_max.max(1),
             idle: IDLE,
             shared: Arc::new(shared),
             joins: ContentionMutex::new(locks, "blocking threads", Vec::new()),
@@ -91,6 +95,19 @@ impl BlockingPool {
         rx
     }
 
+    /// From now on at most so many threads, at least one. Those that are too many end when they
+    /// have run what they are at.
+    pub(crate) fn set_threads_max(&self, threads_max: usize) {
+        // Under the lock: no thread decides by two numbers, and jobs that wait get the new threads.
+        let mut queue = self.shared.queue.lock();
+        self.shared.threads_max.store(threads_max.max(1), SeqCst);
+        for _ in 0..queue.jobs.len() {
+            self.grow(&mut queue);
+        }
+        drop(queue);
+        self.shared.came.notify_all();
+    }
+
     /// Threads alive now.
     pub(crate) fn threads(&self) -> usize {
         self.shared.pool_size.threads()
@@ -101,7 +118,8 @@ impl BlockingPool {
         self.shared.panics.load(SeqCst)
     }
 
-    /// Lets the queued jobs finish and joins the threads. A job that never returns would hold this up.
+    /// Lets the queued jobs finish and joins the threads. A job that never returns would hold this
+    /// up.
     pub(crate) fn shutdown(&self) {
         self.close();
         let joins = std::mem::take(&mut *self.joins.lock());
@@ -121,12 +139,14 @@ impl BlockingPool {
     /// Called with the queue locked, so that one thread at a time decides.
     fn grow(&self, queue: &mut Queue) {
         let threads = self.threads();
-        if threads >= self.threads_max {
+        if threads >= self.shared.threads_max.load(SeqCst) {
             return;
         }
         self.shared.pool_size.hired();
         let (shared, idle) = (Arc::clone(&self.shared), self.idle);
-        let spawned = std::thread::Builder::new().name(format!("{}-io", self.name)).spawn(move || serve(&shared, idle));
+        let spawned = std::thread::Builder::new()
+            .name(format!("{}-io", self.name))
+            .spawn(move || serve(&shared, idle));
         match spawned {
             Ok(join) => {
                 let mut joins = self.joins.lock();
@@ -136,7 +156,8 @@ impl BlockingPool {
             Err(error) => {
                 self.shared.pool_size.left();
                 tracing::error!(%error, threads, "cannot start another I/O thread");
-                // Without a single thread nobody would ever come for the jobs: let them fail instead.
+                // Without a single thread nobody would ever come for the jobs: let them fail
+                // instead.
                 while threads == 0 && queue.jobs.pop_front().is_some() {
                     self.shared.pool_size.ended();
                 }
@@ -166,6 +187,11 @@ fn next_job(shared: &Shared, idle: Duration) -> Option<Job> {
     let mut queue = shared.queue.lock();
     let until = Instant::now() + idle;
     loop {
+        // Those that stay, one at least, see to what is queued.
+        if shared.pool_size.threads() > shared.threads_max.load(SeqCst) {
+            shared.pool_size.left();
+            return None;
+        }
         if let Some(job) = queue.jobs.pop_front() {
             return Some(job);
         }
@@ -174,7 +200,9 @@ fn next_job(shared: &Shared, idle: Duration) -> Option<Job> {
             return None;
         }
         // A job that came at the last moment is there, and is taken.
-        if !queue.wait_until(&shared.came, until) && shared.pool_size.may_leave(queue.jobs.is_empty()) {
+        if !queue.wait_until(&shared.came, until)
+            && shared.pool_size.may_leave(queue.jobs.is_empty())
+        {
             return None;
         }
     }
@@ -192,8 +220,10 @@ mod tests {
         for jobs in [1, 2, 3, 7] {
             let waiting: Vec<_> = (0..jobs).map(|_| oneshot::<()>()).collect();
             let (open, gates): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
-            let done: Vec<_> =
-                gates.into_iter().map(|lock_queue| pool.run(move || lock_queue.recv_blocking())).collect();
+            let done: Vec<_> = gates
+                .into_iter()
+                .map(|lock_queue| pool.run(move || lock_queue.recv_blocking()))
+                .collect();
             assert_eq!(pool.threads(), jobs.min(3), "{jobs} jobs that wait");
             open.into_iter().for_each(|lock_queue| assert_eq!(lock_queue.send(()), Ok(())));
             done.into_iter().for_each(|job| assert_eq!(job.recv_blocking(), Ok(Ok(()))));
@@ -201,6 +231,27 @@ mod tests {
                 std::thread::yield_now();
             }
         }
+        pool.shutdown();
+    }
+
+    #[test]
+    fn the_maximum_can_change_while_jobs_wait() {
+        let pool = BlockingPool::new("test".into(), 1, &LockTable::default());
+        let waiting: Vec<_> = (0..6).map(|_| oneshot::<()>()).collect();
+        let (open, gates): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+        let done: Vec<_> =
+            gates.into_iter().map(|gate| pool.run(move || gate.recv_blocking())).collect();
+        assert_eq!(pool.threads(), 1, "all the others wait");
+        pool.set_threads_max(4);
+        assert_eq!(pool.threads(), 4);
+        pool.set_threads_max(2);
+        open.into_iter().for_each(|gate| assert_eq!(gate.send(()), Ok(())));
+        done.into_iter().for_each(|job| assert_eq!(job.recv_blocking(), Ok(Ok(()))));
+        while pool.threads() > 2 {
+            std::thread::yield_now();
+        }
+        pool.set_threads_max(0);
+        assert_eq!(pool.run(|| 7).recv_blocking(), Ok(7), "one stays");
         pool.shutdown();
     }
 

@@ -1,12 +1,13 @@
-//! Whether what may wait for a disk takes so little time that calling another thread for it is not worth it.
+//! Whether what may wait for a disk takes so little time that calling another thread for it is not
+//! worth it.
 //!
 //! Contract: no clock. Whoever does it says how long it took.
 
 use std::time::Duration;
 
-/// What is to be expected of the next job of a kind, from how long the last ones took: two hand-overs between threads cost
-/// some tens of microseconds of a CPU, and more where CPUs sleep; a disk that keeps what it was given through a loss of power
-/// syncs a page in not much more.
+/// What is to be expected of the next job of a kind, from how long the last ones took: two
+/// hand-overs between threads cost some tens of microseconds of a CPU, and more where CPUs sleep; a
+/// disk that keeps what it was given through a loss of power syncs a page in not much more.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InlinePredictor {
     /// Brief ones in a row.

@@ -63,7 +63,8 @@ impl<T> Default for Mailbox<T> {
 }
 
 impl<T, Q: Queue<T>, F: Flag> Mailbox<T, Q, F> {
-    /// Gives the worker something, and wakes it if it sleeps. False: the worker has ended; then what is left is dropped.
+    /// Gives the worker something, and wakes it if it sleeps. False: the worker has ended; then
+    /// what is left is dropped.
     pub(crate) fn post(&self, item: T, wake: impl FnOnce()) -> bool {
         if self.closed.load(Ordering::SeqCst) {
             return false;

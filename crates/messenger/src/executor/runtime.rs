@@ -1,7 +1,8 @@
 //! Starting and stopping the workers, and reaching them from anywhere.
 //!
-//! Contract: no globals; several runtimes live in one process. A [`Handle`] outlives its runtime harmlessly: what is
-//! asked of a stopped runtime ends in [`Gone`] or a closed connection, never in a hang.
+//! Contract: no globals; several runtimes live in one process. A [`Handle`] outlives its runtime
+//! harmlessly: what is asked of a stopped runtime ends in [`Gone`] or a closed connection, never in
+//! a hang.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -26,7 +27,8 @@ use crate::telemetry::operation::OperationTable;
 /// Most workers a runtime takes: more than the cores of any machine it is meant for.
 pub const WORKERS_MAX: usize = 1024;
 
-/// How often buffers that nobody needed meanwhile are freed: seldom enough to keep those of a load between two syncs of the disks.
+/// How often buffers that nobody needed meanwhile are freed: seldom enough to keep those of a load
+/// between two syncs of the disks.
 const SHRINK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Settings of a [`Runtime`].
@@ -36,33 +38,39 @@ pub struct RuntimeConfig {
     pub name: String,
     /// Number of workers, 1 to [`WORKERS_MAX`].
     pub workers: usize,
-    /// Most I/O threads that [`Worker::blocking`] may start.
+    /// Most I/O threads that [`Worker::blocking`] may start, at first; see
+    /// [`Handle::set_blocking_threads_max`].
     pub blocking_threads_max: usize,
     /// Pools of data buffers.
     pub pools: PoolConfig,
-    /// Data goes to and comes from other processes of this host through shared memory, where they agree.
+    /// Data goes to and comes from other processes of this host through shared memory, where they
+    /// agree.
     pub shared_memory: bool,
-    /// For how long a worker without work looks for more before it sleeps, while that is worth it. Zero, the default: not at all.
+    /// For how long a worker without work looks for more before it sleeps, while that is worth it.
+    /// Zero, the default: not at all.
     pub busy_poll: Duration,
     /// How long [`Runtime::shutdown`] goes on sending what is queued.
     pub drain_max: Duration,
-    /// Count and time what costs something: locks, operations, time and CPU of workers. Off only to measure what it costs.
+    /// Count and time what costs something: locks, operations, time and CPU of workers. Off only to
+    /// measure what it costs.
     pub telemetry: bool,
     /// Which operations of whoever runs here are remembered one by one; see [`Handle::history`].
     pub op_history: HistoryMode,
-    /// How many readiness events a worker takes at once, besides the one that other threads wake it by, at first; see
-    /// [`Handle::set_max_events`]. With [`MaxEvents::Auto`], the default, it follows the connections of the runtime as
-    /// they come and go.
+    /// How many readiness events a worker takes at once, besides the one that other threads wake it
+    /// by, at first; see [`Handle::set_max_events`]. With [`MaxEvents::Auto`], the default, it
+    /// follows the connections of the runtime as they come and go.
     pub max_events: MaxEvents,
 }
 
 impl RuntimeConfig {
-    /// What suits [`RuntimeConfig::busy_poll`] where requests go to other processes: what one of the same host takes.
+    /// What suits [`RuntimeConfig::busy_poll`] where requests go to other processes: what one of
+    /// the same host takes.
     pub const BUSY_POLL: Duration = Duration::from_micros(100);
     /// Longer than any sleep could cost.
     pub const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
 
-    /// Default settings: 16 I/O threads, and one second to drain, which empties a bounded queue on any usable network.
+    /// Default settings: 16 I/O threads, and one second to drain, which empties a bounded queue on
+    /// any usable network.
     pub fn new(name: impl Into<String>, workers: usize) -> RuntimeConfig {
         RuntimeConfig {
             name: name.into(),
@@ -148,8 +156,8 @@ impl Handle {
         self.shared.shutting_down.load(SeqCst)
     }
 
-    /// Runs `f` on a worker and the future it makes as a task there. The future may be `!Send`. Does nothing if the
-    /// runtime has stopped.
+    /// Runs `f` on a worker and the future it makes as a task there. The future may be `!Send`.
+    /// Does nothing if the runtime has stopped.
     ///
     /// # Panics
     /// If there is no such worker.
@@ -163,8 +171,8 @@ impl Handle {
         });
     }
 
-    /// As [`Handle::spawn_on`], with the result as a future that any thread or worker may wait for. The work starts at
-    /// once, whether or not the future is polled.
+    /// As [`Handle::spawn_on`], with the result as a future that any thread or worker may wait for.
+    /// The work starts at once, whether or not the future is polled.
     ///
     /// # Errors
     /// [`Gone`] if it panicked or the runtime has stopped.
@@ -189,7 +197,8 @@ impl Handle {
         rx
     }
 
-    /// As [`Handle::run_on`], blocking the calling thread. For ordinary threads: on a worker it would wait for itself.
+    /// As [`Handle::run_on`], blocking the calling thread. For ordinary threads: on a worker it
+    /// would wait for itself.
     ///
     /// # Errors
     /// [`Gone`] if it panicked or the runtime has stopped.
@@ -236,12 +245,14 @@ impl Handle {
 
     /// What the whole role has done so far: this runtime, then those of its companions that exist.
     pub fn reports(&self) -> Vec<TelemetryReport> {
-        let companions: Vec<_> = self.shared.companions.lock().iter().filter_map(Weak::upgrade).collect();
+        let companions: Vec<_> =
+            self.shared.companions.lock().iter().filter_map(Weak::upgrade).collect();
         let companions = companions.into_iter().map(|shared| Handle { shared }.stats());
         std::iter::once(self.stats()).chain(companions).collect()
     }
 
-    /// Makes another runtime of the same role part of what this one tells ([`Handle::reports`]), as long as it exists.
+    /// Makes another runtime of the same role part of what this one tells ([`Handle::reports`]), as
+    /// long as it exists.
     pub fn add_companion(&self, other: &Handle) {
         self.shared.companions.lock().push(Arc::downgrade(&other.shared));
     }
@@ -295,6 +306,12 @@ impl Handle {
         }
     }
 
+    /// Changes [`RuntimeConfig::blocking_threads_max`], at least 1, at once: jobs that wait get new
+    /// threads, threads that are too many end after their job.
+    pub fn set_blocking_threads_max(&self, threads_max: usize) {
+        self.shared.blocking.set_threads_max(threads_max);
+    }
+
     /// Changes how many readiness events a worker takes at once; each does so from its next turn.
     pub fn set_max_events(&self, max_events: MaxEvents) {
         self.shared.max_events.store(events_or_zero(max_events), Relaxed);
@@ -332,7 +349,8 @@ impl Runtime {
     /// Starts the workers.
     ///
     /// # Errors
-    /// [`RuntimeError`] if the settings are out of range or the kernel refuses epoll sets, eventfds or threads.
+    /// [`RuntimeError`] if the settings are out of range or the kernel refuses epoll sets, eventfds
+    /// or threads.
     pub fn start(config: RuntimeConfig) -> Result<Runtime, RuntimeError> {
         if config.workers == 0 || config.workers > WORKERS_MAX {
             return Err(RuntimeError::Workers(config.workers));
@@ -385,8 +403,9 @@ impl Runtime {
         self.handle.clone()
     }
 
-    /// Stops: nothing is accepted any more, what is queued is sent for at most `drain_max`, the threads are joined.
-    /// Clients of listeners here see their TCP connection end, not their session: they reconnect to whoever comes next.
+    /// Stops: nothing is accepted any more, what is queued is sent for at most `drain_max`, the
+    /// threads are joined. Clients of listeners here see their TCP connection end, not their
+    /// session: they reconnect to whoever comes next.
     pub fn shutdown(self) {
         self.stop();
     }

@@ -1,7 +1,8 @@
 //! Tasks of one worker: futures that never leave their thread, and wakers that may.
 //!
-//! Contract: a slot's waker lives as long as the runtime and is reused with the slot, so a wake-up that comes late
-//! polls a stranger once too often, which futures must bear anyway. No unsafe code is needed for that.
+//! Contract: a slot's waker lives as long as the runtime and is reused with the slot, so a wake-up
+//! that comes late polls a stranger once too often, which futures must bear anyway. No unsafe code
+//! is needed for that.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -56,12 +57,25 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Stores a future and returns its slot and generation; the caller queues the slot by [`Tasks::wake`].
-    pub(crate) fn insert(&mut self, shared: &Arc<WorkerShared>, future: LocalFuture) -> (usize, u64) {
+    /// Stores a future and returns its slot and generation; the caller queues the slot by
+    /// [`Tasks::wake`].
+    pub(crate) fn insert(
+        &mut self,
+        shared: &Arc<WorkerShared>,
+        future: LocalFuture,
+    ) -> (usize, u64) {
         self.generation += 1;
-        let slot = self.slots.insert(Task { generation: self.generation, future: Some(future), aborted: false });
+        let slot = self.slots.insert(Task {
+            generation: self.generation,
+            future: Some(future),
+            aborted: false,
+        });
         if slot == self.wakers.len() {
-            let state = Arc::new(TaskWaker { shared: Arc::clone(shared), slot, queued: WakeOnce::default() });
+            let state = Arc::new(TaskWaker {
+                shared: Arc::clone(shared),
+                slot,
+                queued: WakeOnce::default(),
+            });
             let waker = Waker::from(Arc::clone(&state));
             self.wakers.push(SlotWaker { state, waker });
         }
@@ -82,7 +96,8 @@ impl Tasks {
         Some((future, entry.waker.clone()))
     }
 
-    /// Puts a pending task back; returns the future if it was aborted meanwhile, to be dropped outside the borrow.
+    /// Puts a pending task back; returns the future if it was aborted meanwhile, to be dropped
+    /// outside the borrow.
     pub(crate) fn pend(&mut self, slot: usize, future: LocalFuture) -> Option<LocalFuture> {
         match self.slots.get_mut(slot) {
             Some(task) if !task.aborted => {
@@ -138,7 +153,8 @@ impl TaskHandle {
         TaskHandle { worker, slot, generation }
     }
 
-    /// Drops the task's future now, or, if it calls this itself, when it next waits. No effect on a finished task.
+    /// Drops the task's future now, or, if it calls this itself, when it next waits. No effect on a
+    /// finished task.
     pub fn abort(&self) {
         let future = self.worker.tasks().borrow_mut().abort(self.slot, self.generation);
         drop(future);

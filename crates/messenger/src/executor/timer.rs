@@ -1,7 +1,7 @@
 //! Timers of one worker: a heap of deadlines, cancelled by generation.
 //!
-//! Contract: a timer never fires early; it fires up to one millisecond late plus the length of the loop turn, because
-//! the reactor's time-outs are whole milliseconds, rounded up.
+//! Contract: a timer never fires early; it fires up to one millisecond late plus the length of the
+//! loop turn, because the reactor's time-outs are whole milliseconds, rounded up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -46,7 +46,9 @@ impl Timers {
                 break;
             }
             self.heap.pop();
-            if let Some(timer) = self.slots.get_mut(slot).filter(|timer| timer.generation == generation) {
+            if let Some(timer) =
+                self.slots.get_mut(slot).filter(|timer| timer.generation == generation)
+            {
                 timer.fired = true;
                 woken.extend(timer.waker.take());
             }
@@ -55,14 +57,19 @@ impl Timers {
 
     fn insert(&mut self, at: Instant, waker: Waker) -> (usize, u64) {
         self.generation += 1;
-        let slot = self.slots.insert(Timer { generation: self.generation, waker: Some(waker), fired: false });
+        let slot = self.slots.insert(Timer {
+            generation: self.generation,
+            waker: Some(waker),
+            fired: false,
+        });
         self.heap.push(Reverse((at, slot, self.generation)));
         (slot, self.generation)
     }
 
     fn remove(&mut self, slot: usize) {
         self.slots.remove(slot);
-        // Deadlines are usually cancelled long before they are due: without this the heap would hold them all.
+        // Deadlines are usually cancelled long before they are due: without this the heap would
+        // hold them all.
         if self.heap.len() > 2 * self.slots.len() + 64 {
             let slots = &self.slots;
             self.heap.retain(|Reverse((_, slot, generation))| {

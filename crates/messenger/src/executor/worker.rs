@@ -1,8 +1,9 @@
 //! A worker: one thread with a reactor, a run queue, timers and the connections that live on it.
 //!
-//! Contract: everything behind [`Worker`] is touched by its own thread only. Other threads reach a worker through
-//! [`WorkerShared`]: a lock-free queue, and an eventfd that is written only if the worker sleeps. A loop turn is: commands
-//! from outside, readiness events, tasks, then one flush of all connections that have something to send.
+//! Contract: everything behind [`Worker`] is touched by its own thread only. Other threads reach a
+//! worker through [`WorkerShared`]: a lock-free queue, and an eventfd that is written only if the
+//! worker sleeps. A loop turn is: commands from outside, readiness events, tasks, then one flush of
+//! all connections that have something to send.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -63,7 +64,8 @@ pub(crate) struct WorkerShared {
     pub(crate) index: usize,
     pub(crate) counters: WorkerCounters,
     time: WorkerTime,
-    /// In front of the eventfd: the worker sleeps only while it is in, or about to enter, a poll that may wait.
+    /// In front of the eventfd: the worker sleeps only while it is in, or about to enter, a poll
+    /// that may wait.
     mailbox: Mailbox<Command>,
     waker: mio::Waker,
     wakeups: AtomicU64,
@@ -71,7 +73,8 @@ pub(crate) struct WorkerShared {
     registry: Registry,
 }
 
-/// Queues of the worker that runs on this thread, so that its own wake-ups and sends touch no shared memory.
+/// Queues of the worker that runs on this thread, so that its own wake-ups and sends touch no
+/// shared memory.
 struct Local {
     owner: Cell<usize>,
     index: Cell<usize>,
@@ -107,7 +110,12 @@ impl WorkerShared {
 
     /// Runs `f` with this thread's queues if this thread is the worker.
     fn with_local<R>(&self, f: impl FnOnce(&Local) -> R) -> Option<R> {
-        LOCAL.try_with(|local| (local.owner.get() == std::ptr::from_ref(self).addr()).then(|| f(local))).ok().flatten()
+        LOCAL
+            .try_with(|local| {
+                (local.owner.get() == std::ptr::from_ref(self).addr()).then(|| f(local))
+            })
+            .ok()
+            .flatten()
     }
 
     /// Queues a command; false if the worker has ended, and may not run it.
@@ -134,7 +142,8 @@ impl WorkerShared {
         });
     }
 
-    /// Which worker of its runtime this thread may be, if it is any; to be compared with the one of that number.
+    /// Which worker of its runtime this thread may be, if it is any; to be compared with the one of
+    /// that number.
     pub(crate) fn index_of_this_thread() -> Option<usize> {
         LOCAL.try_with(|local| (local.owner.get() != 0).then(|| local.index.get())).ok().flatten()
     }
@@ -155,13 +164,14 @@ impl WorkerShared {
 
     /// All counters, as of `now`.
     pub(crate) fn stats(&self, now: Instant) -> WorkerStats {
-        let counted = WorkerStats { wakeups: self.wakeups.load(Relaxed), ..self.counters.snapshot() };
+        let counted =
+            WorkerStats { wakeups: self.wakeups.load(Relaxed), ..self.counters.snapshot() };
         counted.with_time(self.time.read(now))
     }
 }
 
-/// The context of one worker, passed to everything that runs on it. Clones are the same worker; it cannot leave its
-/// thread.
+/// The context of one worker, passed to everything that runs on it. Clones are the same worker; it
+/// cannot leave its thread.
 #[derive(Clone)]
 pub struct Worker {
     inner: Rc<Inner>,
@@ -218,7 +228,8 @@ impl Worker {
         self.inner.handle.pools().pool(self.index())
     }
 
-    /// Starts a task on this worker. It is polled first in the current or next loop turn, not inside this call.
+    /// Starts a task on this worker. It is polled first in the current or next loop turn, not
+    /// inside this call.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskHandle {
         let (slot, generation, waker) = {
             let mut tasks = self.inner.tasks.borrow_mut();
@@ -243,7 +254,11 @@ impl Worker {
     ///
     /// # Errors
     /// [`Elapsed`] if it did not complete in time.
-    pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+    pub async fn timeout<F: Future>(
+        &self,
+        duration: Duration,
+        future: F,
+    ) -> Result<F::Output, Elapsed> {
         let mut future = pin!(future);
         let mut sleep = pin!(self.sleep(duration));
         std::future::poll_fn(|cx| {
@@ -255,7 +270,8 @@ impl Worker {
         .await
     }
 
-    /// Lets other tasks and the sockets have their turn: goes on in the next one, when what was queued to be sent has left.
+    /// Lets other tasks and the sockets have their turn: goes on in the next one, when what was
+    /// queued to be sent has left.
     pub fn yield_now(&self) -> impl Future<Output = ()> + use<> {
         let worker = self.clone();
         let mut yielded = false;
@@ -268,7 +284,8 @@ impl Worker {
         })
     }
 
-    /// Runs `job` on the runtime's I/O threads. It starts at once, whether or not the future is polled.
+    /// Runs `job` on the runtime's I/O threads. It starts at once, whether or not the future is
+    /// polled.
     ///
     /// # Errors
     /// [`JobFailed`] if it panicked or the runtime is shutting down.
@@ -281,8 +298,8 @@ impl Worker {
         async move { receiver.await.map_err(|_| JobFailed) }
     }
 
-    /// Keeps a value on this worker, instead of an earlier one of the same type: for what services here share without
-    /// locks, and what functions sent here must find.
+    /// Keeps a value on this worker, instead of an earlier one of the same type: for what services
+    /// here share without locks, and what functions sent here must find.
     pub fn set_local<T: 'static>(&self, value: Rc<T>) {
         self.inner.locals.set(value);
     }
@@ -325,7 +342,8 @@ impl Worker {
         self.inner.shutdown_at.get().is_some()
     }
 
-    /// Runs code on behalf of a task that is to outlive its panic; one is counted, logged and reported as `None`.
+    /// Runs code on behalf of a task that is to outlive its panic; one is counted, logged and
+    /// reported as `None`.
     pub fn catch<R>(&self, what: &'static str, f: impl FnOnce() -> R) -> Option<R> {
         self.guard(what, f)
     }
@@ -336,8 +354,13 @@ impl Worker {
             Ok(value) => Some(value),
             Err(panic) => {
                 self.counters().panics.add(1);
-                tracing::error!(worker = self.index(), reason = panic_text(&*panic), "panic in {what}");
-                // The payload's own drop may panic as well; it is a string nearly always, so leaking is cheap.
+                tracing::error!(
+                    worker = self.index(),
+                    reason = panic_text(&*panic),
+                    "panic in {what}"
+                );
+                // The payload's own drop may panic as well; it is a string nearly always, so
+                // leaking is cheap.
                 std::mem::forget(panic);
                 None
             }
@@ -396,11 +419,18 @@ impl Worker {
 
     fn run_tasks(&self) {
         for _ in 0..TASKS_PER_TURN {
-            let next = self.inner.shared.with_local(|local| local.ready.borrow_mut().pop_front()).flatten();
+            let next = self
+                .inner
+                .shared
+                .with_local(|local| local.ready.borrow_mut().pop_front())
+                .flatten();
             let Some(slot) = next else { break };
-            let Some((mut future, waker)) = self.inner.tasks.borrow_mut().begin(slot) else { continue };
+            let Some((mut future, waker)) = self.inner.tasks.borrow_mut().begin(slot) else {
+                continue;
+            };
             self.counters().task_polls.add(1);
-            let polled = self.guard("a task", || future.as_mut().poll(&mut Context::from_waker(&waker)));
+            let polled =
+                self.guard("a task", || future.as_mut().poll(&mut Context::from_waker(&waker)));
             match polled {
                 Some(Poll::Pending) => {
                     let aborted = self.inner.tasks.borrow_mut().pend(slot, future);
@@ -433,14 +463,18 @@ impl Worker {
 
     /// Until when the reactor may wait; `None` while there is work.
     fn wait_until(&self) -> Option<Until> {
-        let busy =
-            self.inner.shared.with_local(|local| !local.ready.borrow().is_empty() || !local.dirty.borrow().is_empty())
-                == Some(true);
+        let busy = self.inner.shared.with_local(|local| {
+            !local.ready.borrow().is_empty() || !local.dirty.borrow().is_empty()
+        }) == Some(true);
         let more = self.inner.sources.has_requeued() || !self.inner.yielded.borrow().is_empty();
         if busy || more || !self.inner.shared.mailbox.is_empty() {
             return None;
         }
-        let timers = [self.inner.timers.borrow().next(), self.inner.sources.next_timer(), self.inner.shutdown_at.get()];
+        let timers = [
+            self.inner.timers.borrow().next(),
+            self.inner.sources.next_timer(),
+            self.inner.shutdown_at.get(),
+        ];
         Some(timers.into_iter().flatten().min().map_or(Until::Woken, Until::Timer))
     }
 
@@ -452,7 +486,8 @@ impl Worker {
             }
             Some(until) => self.wait(reactor, events, until),
         }
-        self.counters().polled(events.iter().filter(|event| event.token() != WAKE_TOKEN).count() as u64);
+        self.counters()
+            .polled(events.iter().filter(|event| event.token() != WAKE_TOKEN).count() as u64);
     }
 
     /// Waits until there is something to do: awake for a moment if that is worth it, then asleep.
@@ -471,8 +506,15 @@ impl Worker {
         }
     }
 
-    /// Looks again and again, and lets other threads run in between. True: there is something to do.
-    fn look_for_a_while(&self, reactor: &mut Reactor, events: &mut Events, until: Until, begin: Instant) -> bool {
+    /// Looks again and again, and lets other threads run in between. True: there is something to
+    /// do.
+    fn look_for_a_while(
+        &self,
+        reactor: &mut Reactor,
+        events: &mut Events,
+        until: Until,
+        begin: Instant,
+    ) -> bool {
         let end = begin + self.inner.busy_poll.borrow().limit();
         loop {
             self.look(reactor, events, Some(Duration::ZERO));

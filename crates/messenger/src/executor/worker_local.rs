@@ -1,7 +1,7 @@
 //! Values that belong to one worker and never leave it, one of each type.
 //!
-//! Contract: for what the services of a worker share without locks, and what functions sent to the worker must find
-//! there. Dropped with the worker, after its tasks.
+//! Contract: for what the services of a worker share without locks, and what functions sent to the
+//! worker must find there. Dropped with the worker, after its tasks.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;

@@ -169,17 +169,35 @@ mod tests {
             ("[fe80::1]:65535", "fe80::1", Some(65535)),
         ] {
             let address: HostPort = text.parse().expect(text);
-            assert_eq!((address.host(), address.port(), address.to_string().as_str()), (host, port, text));
+            assert_eq!(
+                (address.host(), address.port(), address.to_string().as_str()),
+                (host, port, text)
+            );
         }
         assert_eq!("[::1]".parse::<HostPort>().map(|a| a.to_string()), Ok("::1".to_owned()));
-        for text in ["", ":7400", "a:b", "a:70000", "a:", "a:+1", "a b", "[::1", "[::1]7400", "[a]:1", "a/b", "::1:x"] {
+        for text in [
+            "",
+            ":7400",
+            "a:b",
+            "a:70000",
+            "a:",
+            "a:+1",
+            "a b",
+            "[::1",
+            "[::1]7400",
+            "[a]:1",
+            "a/b",
+            "::1:x",
+        ] {
             assert!(text.parse::<HostPort>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn the_default_port_is_taken_where_none_is_written() {
-        let resolve = |text: &str| text.parse::<HostPort>().expect(text).resolve(7400).expect("no name is asked for");
+        let resolve = |text: &str| {
+            text.parse::<HostPort>().expect(text).resolve(7400).expect("no name is asked for")
+        };
         assert_eq!(resolve("127.0.0.1"), ["127.0.0.1:7400".parse().expect("an address")]);
         assert_eq!(resolve("[::1]:9"), ["[::1]:9".parse().expect("an address")]);
         let unspecified = |text: &str| text.parse::<HostPort>().expect(text).is_unspecified();
@@ -192,7 +210,8 @@ mod tests {
     #[test]
     fn of_several_addresses_the_one_that_listens_is_taken() {
         let [gone, there] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-        let [closed, open] = [&gone, &there].map(|listener| listener.local_addr().expect("it listens"));
+        let [closed, open] =
+            [&gone, &there].map(|listener| listener.local_addr().expect("it listens"));
         drop(gone);
         assert_eq!(first_that_listens(&[closed, open]).expect("one listens"), open);
         assert!(first_that_listens(&[closed, closed]).is_err());

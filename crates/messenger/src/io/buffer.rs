@@ -1,15 +1,17 @@
 //! Page-aligned buffers for data segments, pooled by size class.
 //!
-//! Contract: a buffer goes back to the pool it came from when its last user drops it, on any thread. What all pools keep
-//! together is bounded by `retained_bytes_max`; beyond it a returned buffer takes the place of others of the size that
-//! most is kept of, as users that come to need another size would else meet no free buffer at all. [`Pools::shrink`] frees what
-//! nobody needed. Several pools (the setting `pools`) keep threads from meeting on one lock; one pool behaves as
-//! GlusterFS's old iobuf pool. Memory is zero when allocated; a reused buffer holds old bytes, of which only those
-//! written over are ever exposed.
+//! Contract: a buffer goes back to the pool it came from when its last user drops it, on any
+//! thread. What all pools keep together is bounded by `retained_bytes_max`; beyond it a returned
+//! buffer takes the place of others of the size that most is kept of, as users that come to need
+//! another size would else meet no free buffer at all. [`Pools::shrink`] frees what nobody needed.
+//! Several pools (the setting `pools`) keep threads from meeting on one lock; one pool behaves as
+//! GlusterFS's old iobuf pool. Memory is zero when allocated; a reused buffer holds old bytes, of
+//! which only those written over are ever exposed.
 //!
-//! Buffers of 8 KiB and more lie in the arena of their runtime, if it has one (`lending`): peers that data is lent to can read all of it.
-//! Without one, those of [`MAPPED_BYTES_MIN`] and more are mappings of their own. In both, pages are zeroed when first touched, not
-//! when allocated, and a freed one's memory is the system's again. The allocator keeps what it was given back.
+//! Buffers of 8 KiB and more lie in the arena of their runtime, if it has one (`lending`): peers
+//! that data is lent to can read all of it. Without one, those of [`MAPPED_BYTES_MIN`] and more are
+//! mappings of their own. In both, pages are zeroed when first touched, not when allocated, and a
+//! freed one's memory is the system's again. The allocator keeps what it was given back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,11 +27,11 @@ use crate::sync::contention_mutex::{ContentionMutex, LockTable};
 pub const PAGE_BYTES: usize = 4096;
 /// Largest buffer, in bytes: one data segment at its largest.
 pub const BUFFER_BYTES_MAX: usize = 16 << 20;
-/// Least size in bytes of a buffer that is a mapping. The kernel allows a process some 65,000 mappings: a hundred times
-/// what pools may keep of the smallest.
+/// Least size in bytes of a buffer that is a mapping. The kernel allows a process some 65,000
+/// mappings: a hundred times what pools may keep of the smallest.
 pub const MAPPED_BYTES_MIN: usize = 32 << 10;
-/// Size classes are powers of two from one page to the largest buffer, and from two pages on one and a half times these:
-/// the shards of a write to 2+1 have that size together.
+/// Size classes are powers of two from one page to the largest buffer, and from two pages on one
+/// and a half times these: the shards of a write to 2+1 have that size together.
 const CLASSES: usize = 2 * (BUFFER_BYTES_MAX / PAGE_BYTES).trailing_zeros() as usize;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -46,7 +48,8 @@ pub struct PoolConfig {
 }
 
 impl Default for PoolConfig {
-    /// Four pools that keep 128 MiB: what a storage daemon holds of large writes that came over TCP until they are applied.
+    /// Four pools that keep 128 MiB: what a storage daemon holds of large writes that came over TCP
+    /// until they are applied.
     fn default() -> PoolConfig {
         PoolConfig { pools: 4, retained_bytes_max: 128 << 20 }
     }
@@ -65,10 +68,22 @@ impl Pools {
     }
 
     /// The same; their buffers lie in the arena, if there is one.
-    pub(crate) fn in_arena(config: PoolConfig, arena: Option<&Arc<Arena>>, locks: &LockTable) -> Pools {
-        let budget = Arc::new(Budget { retained_bytes: AtomicUsize::new(0), bytes_max: config.retained_bytes_max });
-        let pool =
-            |_| Arc::new(Pool { free: FreeLists::locked(locks), budget: Arc::clone(&budget), arena: arena.cloned() });
+    pub(crate) fn in_arena(
+        config: PoolConfig,
+        arena: Option<&Arc<Arena>>,
+        locks: &LockTable,
+    ) -> Pools {
+        let budget = Arc::new(Budget {
+            retained_bytes: AtomicUsize::new(0),
+            bytes_max: config.retained_bytes_max,
+        });
+        let pool = |_| {
+            Arc::new(Pool {
+                free: FreeLists::locked(locks),
+                budget: Arc::clone(&budget),
+                arena: arena.cloned(),
+            })
+        };
         Pools { pools: (0..config.pools.max(1)).map(pool).collect() }
     }
 
@@ -130,7 +145,8 @@ impl FreeLists {
 }
 
 impl FreeLists {
-    /// Takes out a buffer of the class that most bytes are kept of, if that is another one than `class`.
+    /// Takes out a buffer of the class that most bytes are kept of, if that is another one than
+    /// `class`.
     fn evict_for(&mut self, class: usize) -> Option<Memory> {
         let bytes_kept = |at: usize| self.classes[at].buffers.len() * class_bytes(at);
         let most = (0..CLASSES).max_by_key(|at| bytes_kept(*at)).filter(|most| *most != class)?;
@@ -159,7 +175,10 @@ impl Pool {
     /// # Panics
     /// If `len` is beyond [`BUFFER_BYTES_MAX`]; callers check lengths that come from outside first.
     pub fn take(self: &Arc<Self>, len: usize) -> PooledBuf {
-        assert!(len <= BUFFER_BYTES_MAX, "buffer of {len} bytes asked for, at most {BUFFER_BYTES_MAX}");
+        assert!(
+            len <= BUFFER_BYTES_MAX,
+            "buffer of {len} bytes asked for, at most {BUFFER_BYTES_MAX}"
+        );
         let class = class_of(len);
         let memory = match self.reuse(class) {
             Some(memory) => {
@@ -306,7 +325,8 @@ impl PooledBuf {
         self.len = self.len.min(len);
     }
 
-    /// Makes it shareable without a copy. It returns to the pool when the last clone or slice is dropped.
+    /// Makes it shareable without a copy. It returns to the pool when the last clone or slice is
+    /// dropped.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -413,7 +433,10 @@ mod tests {
 
     #[test]
     fn pools_share_what_they_may_keep_and_free_what_nobody_needs() {
-        let pools = Pools::new(PoolConfig { pools: 2, retained_bytes_max: 4 * PAGE_BYTES }, &LockTable::default());
+        let pools = Pools::new(
+            PoolConfig { pools: 2, retained_bytes_max: 4 * PAGE_BYTES },
+            &LockTable::default(),
+        );
         let take = |count: usize| (0..count).map(|_| pools.pool(0).take(1)).collect::<Vec<_>>();
         drop(take(5));
         assert_eq!(pools.pool(1).retained_bytes(), 4 * PAGE_BYTES, "one pool may keep all of it");

@@ -2,9 +2,11 @@
 //!
 //! Contract: no clock. The worker says how long each wait took.
 //!
-//! To sleep and to be woken costs several system calls and turns of the scheduler, and where the CPU sleeps meanwhile its own waking: tens of
-//! microseconds on a virtual machine, about as long as a request to another process of this host takes. So a worker whose waits end
-//! within that time had better not sleep. Linux does the same for sockets (`net.core.busy_poll`), always; here only while it pays.
+//! To sleep and to be woken costs several system calls and turns of the scheduler, and where the
+//! CPU sleeps meanwhile its own waking: tens of microseconds on a virtual machine, about as long as
+//! a request to another process of this host takes. So a worker whose waits end within that time
+//! had better not sleep. Linux does the same for sockets (`net.core.busy_poll`), always; here only
+//! while it pays.
 
 use std::time::Duration;
 
@@ -63,7 +65,10 @@ mod tests {
         assert!(!BusyPoll::new(LIMIT).is_worth_it(), "nothing is known");
         assert!(!after([20; 3], true).is_worth_it());
         assert!(after([20; 8], true).is_worth_it());
-        assert!(after([80; 8], true).is_worth_it(), "the worker would have been there sooner, awake");
+        assert!(
+            after([80; 8], true).is_worth_it(),
+            "the worker would have been there sooner, awake"
+        );
         assert!(!after([120; 100], true).is_worth_it());
     }
 

@@ -1,9 +1,10 @@
 //! What a worker's reactor watches: listeners, sockets in their handshake, attachments at
 //! connections.
 //!
-//! Contract: a source is taken out of its slot while it runs, so that the code of the crate's users, called from it, may
-//! add sources and mark others for flushing. Readiness is edge-triggered: a source drains its socket, or asks to be run
-//! again in the next turn once its budget is spent, so that none starves another.
+//! Contract: a source is taken out of its slot while it runs, so that the code of the crate's
+//! users, called from it, may add sources and mark others for flushing. Readiness is
+//! edge-triggered: a source drains its socket, or asks to be run again in the next turn once its
+//! budget is spent, so that none starves another.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -22,8 +23,8 @@ use crate::mapping::shared_connection::Attachment;
 use crate::serve::listener::{Acceptor, Greeting};
 use crate::serve::service::Service;
 
-/// Bytes read from a socket at once, besides data segments that go straight to their buffer. Small, because what is
-/// read here of a large data segment is copied once more.
+/// Bytes read from a socket at once, besides data segments that go straight to their buffer. Small,
+/// because what is read here of a large data segment is copied once more.
 pub(crate) const SCRATCH_BYTES: usize = 32 << 10;
 
 /// Why a source is run: one or more reasons.
@@ -134,7 +135,12 @@ impl Sources {
         let mut slots = self.slots.borrow_mut();
         let entry = slots.vacant_entry();
         let slot = entry.key();
-        entry.insert(Slot { source: Some(make(slot)), timer_at: None, requeued: false, doomed: false });
+        entry.insert(Slot {
+            source: Some(make(slot)),
+            timer_at: None,
+            requeued: false,
+            doomed: false,
+        });
         slot
     }
 
@@ -152,7 +158,12 @@ impl Sources {
     }
 
     /// Runs `f` on the source in `slot`, unless it is running already or gone.
-    pub(crate) fn with(&self, worker: &Worker, slot: usize, f: impl FnOnce(&mut Source, &Worker) -> Next) {
+    pub(crate) fn with(
+        &self,
+        worker: &Worker,
+        slot: usize,
+        f: impl FnOnce(&mut Source, &Worker) -> Next,
+    ) {
         let taken = self.slots.borrow_mut().get_mut(slot).and_then(|entry| entry.source.take());
         let Some(mut source) = taken else { return };
         let next = f(&mut source, worker);

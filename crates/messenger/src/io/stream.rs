@@ -1,16 +1,19 @@
 //! The socket of a connection: TCP, or a Unix socket where both ends are on one host.
 //!
-//! A listener that takes local peers has, beside its TCP port, an abstract Unix socket named after its address; whoever dials an
-//! address of his own host tries that name first. A message then costs no segments, checksums and acknowledgements of TCP, nor
-//! the interrupts in which the loopback device delivers them. Nothing else differs: frames, handshake, sessions, time limits. The name lives in
-//! the network namespace of the listener, as its port does, and goes with the socket.
+//! A listener that takes local peers has, beside its TCP port, an abstract Unix socket named after
+//! its address; whoever dials an address of his own host tries that name first. A message then
+//! costs no segments, checksums and acknowledgements of TCP, nor the interrupts in which the
+//! loopback device delivers them. Nothing else differs: frames, handshake, sessions, time limits.
+//! The name lives in the network namespace of the listener, as its port does, and goes with the
+//! socket.
 //!
-//! Contract: who dials a local name believes it only where the address is this host's own, and the listener runs as root or
-//! as the same user: a TCP port of another host cannot be taken by a program on this one, and neither can its name. (Where the
-//! system lets sockets be bound to addresses of other hosts, `ip_nonlocal_bind`, every address counts as its own.)
+//! Contract: who dials a local name believes it only where the address is this host's own, and the
+//! listener runs as root or as the same user: a TCP port of another host cannot be taken by a
+//! program on this one, and neither can its name. (Where the system lets sockets be bound to
+//! addresses of other hosts, `ip_nonlocal_bind`, every address counts as its own.)
 //!
-//! A Unix socket tells `epoll` that it is writable whenever its peer has read anything, so it is asked about that only
-//! while something waits to be written ([`Stream::set_blocked`]).
+//! A Unix socket tells `epoll` that it is writable whenever its peer has read anything, so it is
+//! asked about that only while something waits to be written ([`Stream::set_blocked`]).
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -30,8 +33,8 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::shm::{OFFER_FDS, Offer};
 
-/// Bytes that a local socket takes before its writer waits, where the system allows so many (`net.core.wmem_max`): two
-/// fragments of a large write.
+/// Bytes that a local socket takes before its writer waits, where the system allows so many
+/// (`net.core.wmem_max`): two fragments of a large write.
 const LOCAL_BUFFER_BYTES: usize = 1 << 20;
 
 /// See the module.
@@ -66,7 +69,8 @@ pub(crate) fn listen_local(addr: SocketAddr) -> io::Result<UnixListener> {
 }
 
 impl Stream {
-    /// Begins to connect: to the Unix socket of a listener on this host if there is one, else with TCP.
+    /// Begins to connect: to the Unix socket of a listener on this host if there is one, else with
+    /// TCP.
     ///
     /// # Errors
     /// What the kernel says at once.
@@ -83,20 +87,27 @@ impl Stream {
         stream.may_lend().then_some(stream)
     }
 
-    /// May data be lent to the peer, and borrowed from it? It is on this host, and as trusted as this process.
+    /// May data be lent to the peer, and borrowed from it? It is on this host, and as trusted as
+    /// this process.
     pub(crate) fn may_lend(&self) -> bool {
         matches!(self, Stream::Local { is_trusted: true, .. })
     }
 
-    /// Reads as [`Read::read`] does, and takes descriptors that come along from a peer to which data may be lent.
+    /// Reads as [`Read::read`] does, and takes descriptors that come along from a peer to which
+    /// data may be lent.
     ///
     /// # Errors
     /// What the kernel says.
-    pub(crate) fn read_with(&mut self, buf: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    pub(crate) fn read_with(
+        &mut self,
+        buf: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
         let Stream::Local { socket, is_trusted: true, .. } = self else { return self.read(buf) };
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(OFFER_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let came = recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let came =
+            recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(some) = message {
                 fds.extend(some.take(OFFER_FDS.saturating_sub(fds.len())));
@@ -162,7 +173,8 @@ impl Stream {
         }
     }
 
-    /// Something waits to be written, or nothing does any more. True: [`Stream::interest`] has changed.
+    /// Something waits to be written, or nothing does any more. True: [`Stream::interest`] has
+    /// changed.
     pub(crate) fn set_blocked(&mut self, is_blocked: bool) -> bool {
         match self {
             Stream::Tcp(_) => false,
@@ -173,7 +185,8 @@ impl Stream {
 
 /// Does the peer run as root, or as the same user?
 fn is_trusted(socket: &UnixStream) -> bool {
-    socket_peercred(socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+    socket_peercred(socket)
+        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
 /// See [`Stream::with`].
@@ -191,7 +204,10 @@ impl Write for WithOffer<'_> {
         let fds = self.offer.fds();
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(OFFER_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)), "there is space for the descriptors of an offer");
+        assert!(
+            control.push(SendAncillaryMessage::ScmRights(&fds)),
+            "there is space for the descriptors of an offer"
+        );
         Ok(sendmsg(self.stream, bufs, &mut control, SendFlags::NOSIGNAL)?)
     }
 
@@ -200,12 +216,14 @@ impl Write for WithOffer<'_> {
     }
 }
 
-/// No delay for small frames, the kernel notices peers that vanish while nothing is sent, and while little is on its way a
-/// lost packet is sent again after the same time each time, not after twice the last: where packets are lost, somebody
-/// waits for each.
+/// No delay for small frames, the kernel notices peers that vanish while nothing is sent, and while
+/// little is on its way a lost packet is sent again after the same time each time, not after twice
+/// the last: where packets are lost, somebody waits for each.
 fn tune_tcp(socket: &TcpStream) -> io::Result<()> {
-    let keepalive =
-        TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5)).with_retries(3);
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(5))
+        .with_retries(3);
     socket.set_nodelay(true)?;
     let socket = SockRef::from(socket);
     socket.set_tcp_keepalive(&keepalive)?;
@@ -264,14 +282,24 @@ impl AsRawFd for Stream {
 }
 
 impl event::Source for Stream {
-    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+    fn register(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interests: Interest,
+    ) -> io::Result<()> {
         match self {
             Stream::Tcp(socket) => socket.register(registry, token, interests),
             Stream::Local { socket, .. } => socket.register(registry, token, interests),
         }
     }
 
-    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+    fn reregister(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interests: Interest,
+    ) -> io::Result<()> {
         match self {
             Stream::Tcp(socket) => socket.reregister(registry, token, interests),
             Stream::Local { socket, .. } => socket.reregister(registry, token, interests),

@@ -60,7 +60,11 @@ impl<W: Word> AttachmentMap<W> {
 
     /// Says which workers have attachments, in which slots, the home first, and which have none any
     /// more.
-    pub(crate) fn set(&self, attachments: impl Iterator<Item = (usize, usize)>, gone: impl Iterator<Item = usize>) {
+    pub(crate) fn set(
+        &self,
+        attachments: impl Iterator<Item = (usize, usize)>,
+        gone: impl Iterator<Item = usize>,
+    ) {
         gone.for_each(|worker| self.slots[worker].store(NO_SLOT, Ordering::Release));
         for (nth, (worker, slot)) in attachments.enumerate() {
             self.slots[worker].store(slot, Ordering::Release);

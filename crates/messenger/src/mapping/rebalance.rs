@@ -1,8 +1,9 @@
 //! Placement at work: takes the snapshot, asks `placement`, and moves attachments.
 //!
-//! Contract: a listener has at most one placement task, on the worker that accepts, and only under a mapping that is
-//! adjusted. A decision is taken per interval; the interval that is measured against the threshold is the one that
-//! passed, since a busy worker may be late. Nothing here waits for a connection's lock.
+//! Contract: a listener has at most one placement task, on the worker that accepts, and only under
+//! a mapping that is adjusted. A decision is taken per interval; the interval that is measured
+//! against the threshold is the one that passed, since a busy worker may be late. Nothing here
+//! waits for a connection's lock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use std::sync::atomic::Ordering::Acquire;
 use std::time::Instant;
 
 use placement::threads::{
-    ConnectionLoad, Mapping, Memory, Move, NewConnection, PlacementConfig, Snapshot, WorkerIndex, place,
-    switched_workers,
+    ConnectionLoad, Mapping, Memory, Move, NewConnection, PlacementConfig, Snapshot, WorkerIndex,
+    place, switched_workers,
 };
 
 use crate::executor::runtime::Handle;
@@ -26,17 +27,25 @@ fn indexes(workers: &[WorkerIndex]) -> Vec<usize> {
 /// Seats for all connections as a mapping begins with them, in the order in which they came.
 pub(crate) fn switch(listening: &Listening, handle: &Handle, config: &PlacementConfig) {
     for (nth, shared_connection) in listening.shared_connections().iter().enumerate() {
-        let lane = shared_connection.peer_identity.as_ref().map(|peer_identity| peer_identity.lane).unwrap_or_default();
-        let current: Vec<WorkerIndex> = shared_connection.target().into_iter().map(WorkerIndex).collect();
+        let lane = shared_connection
+            .peer_identity
+            .as_ref()
+            .map(|peer_identity| peer_identity.lane)
+            .unwrap_or_default();
+        let current: Vec<WorkerIndex> =
+            shared_connection.target().into_iter().map(WorkerIndex).collect();
         let connection = NewConnection { lane, before: nth as u64 };
         match switched_workers(config.mapping, handle.workers(), connection, &current) {
-            Ok(workers) => shared_connection.assign(indexes(&workers), config.mapping == Mapping::Handoff),
+            Ok(workers) => {
+                shared_connection.assign(indexes(&workers), config.mapping == Mapping::Handoff)
+            }
             Err(error) => tracing::error!(%error, "a connection stays where it is"),
         }
     }
 }
 
-/// Starts the task, if the mapping needs one. It ends when the listener's placement is set again, or with the listener.
+/// Starts the task, if the mapping needs one. It ends when the listener's placement is set again,
+/// or with the listener.
 pub(crate) fn start(worker: &Worker, listening: Arc<Listening>, generation: u64) {
     let config = listening.placement();
     if config.mapping.is_adjusted() && listening.generation.load(Acquire) == generation {
@@ -44,7 +53,12 @@ pub(crate) fn start(worker: &Worker, listening: Arc<Listening>, generation: u64)
     }
 }
 
-async fn adjust(worker: Worker, listening: Arc<Listening>, config: PlacementConfig, generation: u64) {
+async fn adjust(
+    worker: Worker,
+    listening: Arc<Listening>,
+    config: PlacementConfig,
+    generation: u64,
+) {
     let mut memory = Memory::default();
     let mut last = (Instant::now(), worker_bytes(worker.handle()));
     loop {
@@ -57,7 +71,10 @@ async fn adjust(worker: Worker, listening: Arc<Listening>, config: PlacementConf
         let shared_connections = listening.shared_connections();
         let snapshot = Snapshot {
             worker_bytes: now.1.iter().zip(&last.1).map(|(now, last)| now - last).collect(),
-            connections: shared_connections.iter().map(|shared_connection| load(shared_connection)).collect(),
+            connections: shared_connections
+                .iter()
+                .map(|shared_connection| load(shared_connection))
+                .collect(),
             elapsed: now.0 - last.0,
         };
         last = now;
@@ -69,9 +86,11 @@ async fn adjust(worker: Worker, listening: Arc<Listening>, config: PlacementConf
     }
 }
 
-/// Which connections move, by their places in the snapshot, and who serves them after all of their moves.
+/// Which connections move, by their places in the snapshot, and who serves them after all of their
+/// moves.
 fn targets(connections: &[ConnectionLoad], moves: &[Move]) -> BTreeMap<usize, Vec<WorkerIndex>> {
-    let at: HashMap<u64, usize> = connections.iter().enumerate().map(|(at, load)| (load.id, at)).collect();
+    let at: HashMap<u64, usize> =
+        connections.iter().enumerate().map(|(at, load)| (load.id, at)).collect();
     let mut targets = BTreeMap::new();
     for step in moves {
         let Some(&at) = at.get(&step.connection) else { continue };
@@ -121,7 +140,8 @@ mod tests {
             step(8, Change::Only(WorkerIndex(1))),
             step(7, Change::Remove(WorkerIndex(2))),
         ];
-        let targets: Vec<_> = targets(&connections, &moves).into_iter().map(|(at, to)| (at, indexes(&to))).collect();
+        let targets: Vec<_> =
+            targets(&connections, &moves).into_iter().map(|(at, to)| (at, indexes(&to))).collect();
         assert_eq!(targets, [(0, vec![0, 2, 1]), (1, vec![1])]);
     }
 }

@@ -7,17 +7,23 @@
 //! connection with one attachment never meets anyone at the lock.
 //!
 //! Contract:
-//! * Whoever holds the lock carries out what others ordered: attachments that came, attachments that go, a socket that takes over.
-//!   Nobody else touches the socket's registrations, so none is made or undone for a socket that has been closed.
-//! * An attachment goes only once another one is there, and the last one never does. Whoever ran on it may have known of bytes
-//!   to read, to send, or of a time to keep; so another attachment runs for every reason after it.
-//! * In `handoff` the `lock queue` stands before the lock, so that the lock is free for whoever comes through.
-//! * Order of locks: a listener's sessions, the driver, the orders; and under the orders only the connection's queue.
+//! * Whoever holds the lock carries out what others ordered: attachments that came, attachments
+//!   that go, a socket that takes over. Nobody else touches the socket's registrations, so none is
+//!   made or undone for a socket that has been closed.
+//! * An attachment goes only once another one is there, and the last one never does. Whoever ran on
+//!   it may have known of bytes to read, to send, or of a time to keep; so another attachment runs
+//!   for every reason after it.
+//! * In `handoff` the `lock queue` stands before the lock, so that the lock is free for whoever
+//!   comes through.
+//! * Order of locks: a listener's sessions, the driver, the orders; and under the orders only the
+//!   connection's queue.
 
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
@@ -69,7 +75,8 @@ struct Place {
 }
 
 struct PendingChanges {
-    /// The workers that are to serve the connection, in the order in which they were placed; never empty.
+    /// The workers that are to serve the connection, in the order in which they were placed; never
+    /// empty.
     target: Vec<usize>,
     places: Vec<Place>,
     /// By worker; they outlive the attachments.
@@ -114,7 +121,8 @@ pub(crate) struct SharedConnection {
     /// There are orders that nobody has carried out.
     ordered: AtomicBool,
     changes: ContentionMutex<PendingChanges>,
-    /// Total lock time in nanoseconds and bytes at the last placement; written by the placement task alone.
+    /// Total lock time in nanoseconds and bytes at the last placement; written by the placement
+    /// task alone.
     placed_at: (AtomicU64, AtomicU64),
 }
 
@@ -128,7 +136,13 @@ impl SharedConnection {
         assert!(!target.is_empty(), "a connection has a worker");
         let handle = connection.handle().clone();
         handle.connection_came();
-        let changes = PendingChanges { target, places: Vec::new(), counters: Vec::new(), incoming: None, over: false };
+        let changes = PendingChanges {
+            target,
+            places: Vec::new(),
+            counters: Vec::new(),
+            incoming: None,
+            over: false,
+        };
         Arc::new(SharedConnection {
             connection,
             peer_identity,
@@ -155,10 +169,17 @@ impl SharedConnection {
         handoff: bool,
     ) -> Arc<SharedConnection> {
         let listening = Arc::clone(&accepted.listening);
-        let connection = Connection::new(handle.clone(), target[0], accepted.peer, listening.config.session);
-        let driver = Driver::accepting(connection.clone(), Arc::clone(&listening), accepted.hello.cookie);
-        let peer_identity = PeerIdentity { listening, name: accepted.hello.name.clone(), lane: accepted.hello.lane };
-        let shared_connection = SharedConnection::new(connection, Some(peer_identity), driver, target);
+        let connection =
+            Connection::new(handle.clone(), target[0], accepted.peer, listening.config.session);
+        let driver =
+            Driver::accepting(connection.clone(), Arc::clone(&listening), accepted.hello.cookie);
+        let peer_identity = PeerIdentity {
+            listening,
+            name: accepted.hello.name.clone(),
+            lane: accepted.hello.lane,
+        };
+        let shared_connection =
+            SharedConnection::new(connection, Some(peer_identity), driver, target);
         shared_connection.handoff.store(handoff, Release);
         shared_connection
     }
@@ -184,7 +205,10 @@ impl SharedConnection {
             attachment.run(worker, Causes::ALL)
         });
         let target = self.changes.lock().target.clone();
-        target.into_iter().filter(|other| *other != worker.index()).for_each(|other| self.call_in(other));
+        target
+            .into_iter()
+            .filter(|other| *other != worker.index())
+            .for_each(|other| self.call_in(other));
     }
 
     /// Asks a worker to take an attachment.
@@ -195,24 +219,39 @@ impl SharedConnection {
 
     fn sit(self: Arc<SharedConnection>, worker: &Worker) {
         let changes = self.changes.lock();
-        let wanted = !changes.over && changes.target.contains(&worker.index()) && !changes.has_seat(worker.index());
+        let wanted = !changes.over
+            && changes.target.contains(&worker.index())
+            && !changes.has_seat(worker.index());
         drop(changes);
-        let service =
-            self.peer_identity.as_ref().and_then(|peer_identity| worker.sources().service(peer_identity.listening.id));
-        let Some(service) = service.filter(|_| wanted && !worker.is_shutting_down()) else { return };
+        let service = self
+            .peer_identity
+            .as_ref()
+            .and_then(|peer_identity| worker.sources().service(peer_identity.listening.id));
+        let Some(service) = service.filter(|_| wanted && !worker.is_shutting_down()) else {
+            return;
+        };
         let slot = self.take_place(worker, service);
         worker.sources().run(worker, slot, Causes::ALL);
     }
 
     /// Only ever called on the worker itself, which therefore cannot have got an attachment since
     /// it looked.
-    fn take_place(self: &Arc<SharedConnection>, worker: &Worker, service: Rc<dyn Service>) -> usize {
+    fn take_place(
+        self: &Arc<SharedConnection>,
+        worker: &Worker,
+        service: Rc<dyn Service>,
+    ) -> usize {
         let mut changes = self.changes.lock();
         let counters = changes.counters_of(worker.index());
         let gone = Arc::<AtomicBool>::default();
         let (shared_connection, is_gone) = (Arc::clone(self), Arc::clone(&gone));
         let slot = worker.sources().insert(|_| {
-            Source::Connection(Box::new(Attachment { shared_connection, service, counters, gone: is_gone }))
+            Source::Connection(Box::new(Attachment {
+                shared_connection,
+                service,
+                counters,
+                gone: is_gone,
+            }))
         });
         changes.places.push(Place { worker: worker.index(), slot, watching: false, gone });
         self.ordered.store(true, Release);
@@ -246,7 +285,11 @@ impl SharedConnection {
         let changes = self.changes.lock();
         changes.places.iter().filter(|place| place.watching).try_for_each(|place| {
             let registry = self.handle().worker_shared(place.worker).registry();
-            registry.reregister(&mut SourceFd(&stream.as_raw_fd()), token(place.slot), stream.interest())
+            registry.reregister(
+                &mut SourceFd(&stream.as_raw_fd()),
+                token(place.slot),
+                stream.interest(),
+            )
         })
     }
 
@@ -258,7 +301,8 @@ impl SharedConnection {
             return;
         }
         self.handoff.store(handoff, Release);
-        let missing: Vec<usize> = target.iter().copied().filter(|worker| !changes.has_seat(*worker)).collect();
+        let missing: Vec<usize> =
+            target.iter().copied().filter(|worker| !changes.has_seat(*worker)).collect();
         changes.target = target;
         self.ordered.store(true, Release);
         drop(changes);
@@ -275,7 +319,10 @@ impl SharedConnection {
     ///
     /// # Errors
     /// The socket, if the session is over.
-    #[expect(clippy::result_large_err, reason = "the socket comes back whole; it is rare, and never passed up")]
+    #[expect(
+        clippy::result_large_err,
+        reason = "the socket comes back whole; it is rare, and never passed up"
+    )]
     pub(crate) fn offer(&self, accepted: Accepted) -> Result<(), Accepted> {
         let mut changes = self.changes.lock();
         if changes.over {
@@ -323,8 +370,16 @@ impl SharedConnection {
         ConnectionStats {
             id: self.connection.id(),
             peer: self.connection.peer(),
-            name: self.peer_identity.as_ref().map(|peer_identity| peer_identity.name.clone()).unwrap_or_default(),
-            lane: self.peer_identity.as_ref().map(|peer_identity| peer_identity.lane).unwrap_or_default(),
+            name: self
+                .peer_identity
+                .as_ref()
+                .map(|peer_identity| peer_identity.name.clone())
+                .unwrap_or_default(),
+            lane: self
+                .peer_identity
+                .as_ref()
+                .map(|peer_identity| peer_identity.lane)
+                .unwrap_or_default(),
             state: self.connection.state(),
             workers: changes.target.clone(),
             attachments: changes.counters.iter().map(stats).collect(),
@@ -357,7 +412,12 @@ pub(crate) struct Attachment {
 
 impl Attachment {
     fn cx<'a>(&'a self, worker: &'a Worker) -> Cx<'a> {
-        Cx { worker, service: &*self.service, shared_connection: &self.shared_connection, counters: &self.counters }
+        Cx {
+            worker,
+            service: &*self.service,
+            shared_connection: &self.shared_connection,
+            counters: &self.counters,
+        }
     }
 
     /// True for the attachment whose place has this mark.
@@ -431,7 +491,11 @@ impl Attachment {
             return Next::Remove;
         }
         let cx = self.cx(worker);
-        let more = if self.shared_connection.ordered.load(Acquire) { self.settle(driver, &cx) } else { Causes::NONE };
+        let more = if self.shared_connection.ordered.load(Acquire) {
+            self.settle(driver, &cx)
+        } else {
+            Causes::NONE
+        };
         if driver.is_finished() {
             return Next::Remove;
         }
@@ -509,8 +573,11 @@ impl Attachment {
         let others = mine.is_some() && changes.places.len() > 1;
         if others {
             changes.places.retain(|place| !Arc::ptr_eq(&place.gone, &self.gone));
-            let slots: Vec<_> = changes.places.iter().map(|place| (place.worker, place.slot)).collect();
-            self.shared_connection.connection.set_slots(slots.into_iter(), [worker.index()].into_iter());
+            let slots: Vec<_> =
+                changes.places.iter().map(|place| (place.worker, place.slot)).collect();
+            self.shared_connection
+                .connection
+                .set_slots(slots.into_iter(), [worker.index()].into_iter());
         }
         drop(changes);
         if others {

@@ -1,4 +1,5 @@
-//! Accepting: a listener, the handshake of accepted sockets, and their way to the worker that will serve them.
+//! Accepting: a listener, the handshake of accepted sockets, and their way to the worker that will
+//! serve them.
 //!
 //! Contract: which workers serve a connection is `placement`'s decision, asked for once the
 //! handshake has told the lane. A session that comes back goes to the shared connection that has
@@ -35,14 +36,15 @@ use crate::sync::contention_mutex::ContentionMutex;
 use crate::telemetry::connections::{ConnectionStats, ListenerStats};
 use crate::wire::handshake::{self, HandshakeError, Hello, Refusal};
 
-/// Sockets in their handshake at once, per listener, by default: many turns' worth of newcomers, so that the hello of a peer
-/// that means it is there before it is the oldest.
+/// Sockets in their handshake at once, per listener, by default: many turns' worth of newcomers, so
+/// that the hello of a peer that means it is there before it is the oldest.
 pub const GREETINGS_MAX: usize = 1024;
 /// Connections the kernel keeps for us until we accept them.
 const BACKLOG: i32 = 1024;
 /// Sockets accepted before others have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// First pause after the kernel refused a socket, for want of file descriptors or memory; doubles each time.
+/// First pause after the kernel refused a socket, for want of file descriptors or memory; doubles
+/// each time.
 const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Longest such pause: so long a new client waits at most once there are descriptors again.
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -56,7 +58,8 @@ pub(crate) struct Listening {
     /// Sessions by cookie.
     sessions: ContentionMutex<HashMap<u128, Arc<SharedConnection>>>,
     placement: ContentionMutex<PlacementConfig>,
-    /// Counts the placements that were set, and the end of the listener; a placement task serves one of them.
+    /// Counts the placements that were set, and the end of the listener; a placement task serves
+    /// one of them.
     pub(crate) generation: AtomicU64,
     /// Held while attachments are assigned, so that what an earlier placement decided is not
     /// assigned after a later one.
@@ -70,10 +73,12 @@ impl Listening {
         *self.placement.lock()
     }
 
-    /// Has it no room for whoever says this? A session that is there comes back, or is replaced by its next incarnation.
+    /// Has it no room for whoever says this? A session that is there comes back, or is replaced by
+    /// its next incarnation.
     fn is_full_for(&self, hello: &Hello) -> bool {
         let sessions = self.sessions.lock();
-        sessions.len() >= self.config.connections_max as usize && !sessions.contains_key(&hello.cookie)
+        sessions.len() >= self.config.connections_max as usize
+            && !sessions.contains_key(&hello.cookie)
     }
 
     /// All sessions, in the order in which they began.
@@ -84,7 +89,10 @@ impl Listening {
     }
 
     fn connections(&self) -> Vec<ConnectionStats> {
-        self.shared_connections().iter().map(|shared_connection| shared_connection.stats()).collect()
+        self.shared_connections()
+            .iter()
+            .map(|shared_connection| shared_connection.stats())
+            .collect()
     }
 
     pub(crate) fn stats(&self) -> ListenerStats {
@@ -94,11 +102,12 @@ impl Listening {
     /// A session has ended.
     pub(crate) fn forget(&self, cookie: u128, shared_connection: &Arc<SharedConnection>) {
         let mut sessions = self.sessions.lock();
-        let gone = if sessions.get(&cookie).is_some_and(|known| Arc::ptr_eq(known, shared_connection)) {
-            sessions.remove(&cookie)
-        } else {
-            None
-        };
+        let gone =
+            if sessions.get(&cookie).is_some_and(|known| Arc::ptr_eq(known, shared_connection)) {
+                sessions.remove(&cookie)
+            } else {
+                None
+            };
         drop(sessions);
         drop(gone);
     }
@@ -128,8 +137,9 @@ impl Listener {
         self.listening.placement()
     }
 
-    /// Maps its connections to workers in another way, at once, the ones that it has included. No message is lost, and
-    /// none overtakes another. Seats move a moment later, without anyone waiting.
+    /// Maps its connections to workers in another way, at once, the ones that it has included. No
+    /// message is lost, and none overtakes another. Seats move a moment later, without anyone
+    /// waiting.
     ///
     /// # Errors
     /// [`MappingError`] if a setting is out of range; nothing changes then.
@@ -150,8 +160,9 @@ impl Listener {
 
     fn start_placing(&self, generation: u64) {
         let listening = Arc::clone(&self.listening);
-        self.handle
-            .post_run(self.listening.config.worker, move |worker| rebalance::start(worker, listening, generation));
+        self.handle.post_run(self.listening.config.worker, move |worker| {
+            rebalance::start(worker, listening, generation)
+        });
     }
 
     /// Stops accepting and closes the socket. Sessions go on, but cannot resume once they lose TCP.
@@ -184,7 +195,8 @@ impl std::fmt::Debug for Listener {
 }
 
 impl Handle {
-    /// Listens for connections. `factory` makes one service on each worker, before any connection reaches it.
+    /// Listens for connections. `factory` makes one service on each worker, before any connection
+    /// reaches it.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -201,7 +213,8 @@ impl Handle {
             io::ErrorKind::AddrNotAvailable => ListenError::AddrNotAvailable(config.addr),
             _ => ListenError::Io { addr: config.addr, source },
         })?;
-        let addr = socket.local_addr().map_err(|source| ListenError::Io { addr: config.addr, source })?;
+        let addr =
+            socket.local_addr().map_err(|source| ListenError::Io { addr: config.addr, source })?;
         let local = if config.local_sockets { listen_local(addr) } else { None };
         let accepting = config.worker;
         let listening = Arc::new(Listening {
@@ -336,11 +349,14 @@ impl Acceptor {
         Next::Again(None)
     }
 
-    /// No socket for now. Connections wait in the kernel's queue; those that this process has are served on.
+    /// No socket for now. Connections wait in the kernel's queue; those that this process has are
+    /// served on.
     fn wait(&mut self, worker: &Worker, error: &io::Error) -> Next {
         worker.counters().accept_errors.add(1);
         if self.pause.is_zero() {
-            let limit = getrlimit(Resource::Nofile).current.map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
+            let limit = getrlimit(Resource::Nofile)
+                .current
+                .map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
             let (sessions, allowed) = (self.listening.sessions.lock().len(), limit);
             tracing::error!(%error, sessions, open_files_max = allowed, "cannot accept connections; if there are more \
                 clients than open files allowed, raise the limit (`ulimit -n`, LimitNOFILE=)");
@@ -358,7 +374,17 @@ impl Acceptor {
         let slot = worker.sources().insert(|slot| {
             greetings.borrow_mut().insert(number, slot);
             let (stream, buf, fds) = (Some(stream), BytesMut::new(), Vec::new());
-            Source::Greeting(Greeting { listening, stream, peer, slot, buf, fds, until, number, greetings })
+            Source::Greeting(Greeting {
+                listening,
+                stream,
+                peer,
+                slot,
+                buf,
+                fds,
+                until,
+                number,
+                greetings,
+            })
         });
         worker.sources().with(worker, slot, |source, worker| match source {
             Source::Greeting(greeting) => greeting.begin(worker),
@@ -366,7 +392,8 @@ impl Acceptor {
         });
     }
 
-    /// Drops the sockets that have been in their handshake for longest, if there are too many for another.
+    /// Drops the sockets that have been in their handshake for longest, if there are too many for
+    /// another.
     fn make_room(&self, worker: &Worker) {
         while self.greetings.borrow().len() >= self.listening.config.greetings_max.max(1) {
             let Some((_, slot)) = self.greetings.borrow_mut().pop_first() else { return };
@@ -432,7 +459,9 @@ impl Greeting {
                 }
                 Ok(0) => return self.drop_it(worker, "it was closed in its handshake"),
                 Ok(count) => self.buf.extend_from_slice(&chunk[..count]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Keep(Some(self.until)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Next::Keep(Some(self.until));
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return self.drop_it(worker, &error.to_string()),
             }
@@ -486,8 +515,8 @@ impl Greeting {
     }
 }
 
-/// Brings a socket to its session: the one it belongs to, if that can go on, or a new one on the workers that
-/// `placement` says.
+/// Brings a socket to its session: the one it belongs to, if that can go on, or a new one on the
+/// workers that `placement` says.
 pub(crate) fn admit(worker: &Worker, accepted: Accepted) {
     let (handle, listening) = (worker.handle(), Arc::clone(&accepted.listening));
     let mut sessions = listening.sessions.lock();
@@ -507,7 +536,8 @@ pub(crate) fn admit(worker: &Worker, accepted: Accepted) {
         Err(error) => return tracing::error!(peer = %accepted.peer, %error, "connection dropped"),
     };
     let home = target[0];
-    let shared_connection = SharedConnection::accepting(handle, &accepted, target, mapping == Mapping::Handoff);
+    let shared_connection =
+        SharedConnection::accepting(handle, &accepted, target, mapping == Mapping::Handoff);
     sessions.insert(accepted.hello.cookie, Arc::clone(&shared_connection));
     drop(sessions);
     handle.post_run(home, move |worker| begin(worker, shared_connection, accepted));

@@ -14,13 +14,15 @@ use crate::wire::frame::{FrameError, FrameLimits, Message};
 use crate::wire::handshake::Refusal;
 use crate::wire::late_cluster::LateCluster;
 
-/// Handles the messages of connections. One instance per worker and listener, or per connecting side; it never leaves
-/// its worker, so interior mutability without locks will do.
+/// Handles the messages of connections. One instance per worker and listener, or per connecting
+/// side; it never leaves its worker, so interior mutability without locks will do.
 ///
-/// Handlers run on the worker and must not block; longer work goes into [`Worker::spawn`]. Messages of one connection
-/// arrive in order. A handler that panics closes its connection; the worker goes on.
+/// Handlers run on the worker and must not block; longer work goes into [`Worker::spawn`]. Messages
+/// of one connection arrive in order. A handler that panics closes its connection; the worker goes
+/// on.
 pub trait Service {
-    /// A request or one-way message; replies go to the caller's future instead. Both ends may call each other.
+    /// A request or one-way message; replies go to the caller's future instead. Both ends may call
+    /// each other.
     fn on_message(&self, worker: &Worker, connection: &Connection, message: Message);
 
     /// Accepting side: a new session. Not called when a session resumes.
@@ -32,9 +34,10 @@ pub trait Service {
     /// Connecting side: what became of the connection.
     fn on_state(&self, _worker: &Worker, _connection: &Connection, _event: &StateEvent) {}
 
-    /// Connecting side: the peer asks whether it may close a connection that carries nothing. True if this side waits for
-    /// nothing that the peer says of its own: until this side sends again, the peer cannot reach it. Unanswered calls and
-    /// what is queued are looked after. The next message dials again, into a new session (`Up { resumed: false }`).
+    /// Connecting side: the peer asks whether it may close a connection that carries nothing. True
+    /// if this side waits for nothing that the peer says of its own: until this side sends again,
+    /// the peer cannot reach it. Unanswered calls and what is queued are looked after. The next
+    /// message dials again, into a new session (`Up { resumed: false }`).
     fn on_idle(&self, _worker: &Worker, _connection: &Connection) -> bool {
         false
     }
@@ -74,20 +77,23 @@ pub struct PeerInfo {
 pub enum StateEvent {
     /// The session is up.
     Up {
-        /// True after a reconnect that lost nothing; false at first, and after [`StateEvent::Reset`].
+        /// True after a reconnect that lost nothing; false at first, and after
+        /// [`StateEvent::Reset`].
         resumed: bool,
         /// The peer's cluster.
         cluster: ClusterId,
     },
-    /// The TCP connection is lost or was not made; reconnecting goes on. Reported once until the next `Up`.
+    /// The TCP connection is lost or was not made; reconnecting goes on. Reported once until the
+    /// next `Up`.
     Down {
         /// Why, for logs.
         reason: String,
     },
-    /// The peer does not know the session any more: calls failed with [`CallError::Reset`], unsent messages are gone,
-    /// and a new incarnation begins. `Up` follows at once.
+    /// The peer does not know the session any more: calls failed with [`CallError::Reset`], unsent
+    /// messages are gone, and a new incarnation begins. `Up` follows at once.
     Reset,
-    /// The peer refuses this side for good; the connection is closed. [`Service::on_close`] follows.
+    /// The peer refuses this side for good; the connection is closed. [`Service::on_close`]
+    /// follows.
     Refused(Refusal),
 }
 
@@ -155,7 +161,8 @@ pub enum ConnState {
     Down = 2,
     /// Over.
     Closed = 3,
-    /// Connecting side: no TCP and no session until something is sent; see [`SessionConfig::idle_timeout`].
+    /// Connecting side: no TCP and no session until something is sent; see
+    /// [`SessionConfig::idle_timeout`].
     Resting = 4,
 }
 
@@ -164,11 +171,13 @@ pub enum ConnState {
 pub struct SessionConfig {
     /// Largest segments taken and sent.
     pub limits: FrameLimits,
-    /// Received data comes with the checksum of each block ([`Message::block_crcs`]), made while it is checked.
+    /// Received data comes with the checksum of each block ([`Message::block_crcs`]), made while it
+    /// is checked.
     pub block_crcs: bool,
     /// Bytes sent and not yet acknowledged, or about to be sent; beyond it calls wait.
     pub send_bytes_max: usize,
-    /// Bytes of one-way messages and replies that may wait behind that; beyond it the connection is closed.
+    /// Bytes of one-way messages and replies that may wait behind that; beyond it the connection is
+    /// closed.
     pub held_bytes_max: usize,
     /// Accepting side: bytes waiting for the socket beyond which nothing more is read from it.
     pub pause_bytes: usize,
@@ -182,14 +191,15 @@ pub struct SessionConfig {
     pub ack_bytes: usize,
     /// Time after which an acknowledgement is sent by itself.
     pub ack_after: Duration,
-    /// Silence after which a peer that owes nothing is pinged all the same, so that one that vanished does not keep its
-    /// session for ever; without a sign of life `dead_after` later TCP is cut. Peers that live are never cut.
+    /// Silence after which a peer that owes nothing is pinged all the same, so that one that
+    /// vanished does not keep its session for ever; without a sign of life `dead_after` later TCP
+    /// is cut. Peers that live are never cut.
     pub idle_after: Duration,
-    /// Time for a frame from its first byte to its last; then TCP is cut. Time in which this side reads nothing on
-    /// purpose does not count.
+    /// Time for a frame from its first byte to its last; then TCP is cut. Time in which this side
+    /// reads nothing on purpose does not count.
     pub frame_max: Duration,
-    /// Accepting side: requests handed to the service and not answered, beyond which nothing more is read. A request that
-    /// a service never answers counts until the session ends.
+    /// Accepting side: requests handed to the service and not answered, beyond which nothing more
+    /// is read. A request that a service never answers counts until the session ends.
     pub requests_max: usize,
     /// Accepting side: bytes of such requests, beyond which nothing more is read.
     pub request_bytes_max: usize,
@@ -201,15 +211,17 @@ pub struct SessionConfig {
     pub backoff_max: Duration,
     /// Accepting side: how long a session without TCP is kept.
     pub forget_after: Duration,
-    /// Accepting side: time without a message (pings are none) after which the session ends, if neither side waits for
-    /// anything and the client's [`Service::on_idle`] agrees; it comes back when it has something to send. `None`: never.
+    /// Accepting side: time without a message (pings are none) after which the session ends, if
+    /// neither side waits for anything and the client's [`Service::on_idle`] agrees; it comes back
+    /// when it has something to send. `None`: never.
     pub idle_timeout: Option<Duration>,
 }
 
 impl Default for SessionConfig {
-    /// 64 MiB in flight (four of the largest frames, or what a 10 Gbit/s link carries in 50 ms), dead after six seconds. A
-    /// frame of 16 MiB takes a minute at 2.3 Mbit/s. The bounds of requests are far above what one client has in flight
-    /// (`objecter_inflight_ops`): they are for peers that do not keep to it.
+    /// 64 MiB in flight (four of the largest frames, or what a 10 Gbit/s link carries in 50 ms),
+    /// dead after six seconds. A frame of 16 MiB takes a minute at 2.3 Mbit/s. The bounds of
+    /// requests are far above what one client has in flight (`objecter_inflight_ops`): they are for
+    /// peers that do not keep to it.
     fn default() -> SessionConfig {
         SessionConfig {
             limits: FrameLimits::default(),
@@ -248,14 +260,14 @@ pub struct ListenConfig {
     pub name: String,
     /// Worker that accepts and greets.
     pub worker: usize,
-    /// Sessions that it takes, those without TCP included; beyond it new ones are refused, and those that it has come
-    /// back all the same. Default 10,000.
+    /// Sessions that it takes, those without TCP included; beyond it new ones are refused, and
+    /// those that it has come back all the same. Default 10,000.
     pub connections_max: u32,
-    /// Sockets that have not said who they are, at once; a newcomer beyond it takes the place of the oldest, so that none
-    /// that keep silent keep others out. Default [`GREETINGS_MAX`].
+    /// Sockets that have not said who they are, at once; a newcomer beyond it takes the place of
+    /// the oldest, so that none that keep silent keep others out. Default [`GREETINGS_MAX`].
     pub greetings_max: usize,
-    /// Peers on this host that dial `addr` itself come through a Unix socket instead of the loopback device, if this process runs as
-    /// root or as their user. Default true.
+    /// Peers on this host that dial `addr` itself come through a Unix socket instead of the
+    /// loopback device, if this process runs as root or as their user. Default true.
     pub local_sockets: bool,
     /// Settings of the connections.
     pub session: SessionConfig,
@@ -263,7 +275,11 @@ pub struct ListenConfig {
 
 impl ListenConfig {
     /// Default settings: core-affine, accepting on worker 0.
-    pub fn new(addr: SocketAddr, cluster: impl Into<LateCluster>, name: impl Into<String>) -> ListenConfig {
+    pub fn new(
+        addr: SocketAddr,
+        cluster: impl Into<LateCluster>,
+        name: impl Into<String>,
+    ) -> ListenConfig {
         ListenConfig {
             addr,
             cluster: cluster.into(),
@@ -295,8 +311,18 @@ pub struct ConnectConfig {
 
 impl ConnectConfig {
     /// Default settings: lane 0.
-    pub fn new(addr: SocketAddr, cluster: impl Into<LateCluster>, name: impl Into<String>) -> ConnectConfig {
-        ConnectConfig { addr, cluster: cluster.into(), lane: 0, name: name.into(), session: SessionConfig::default() }
+    pub fn new(
+        addr: SocketAddr,
+        cluster: impl Into<LateCluster>,
+        name: impl Into<String>,
+    ) -> ConnectConfig {
+        ConnectConfig {
+            addr,
+            cluster: cluster.into(),
+            lane: 0,
+            name: name.into(),
+            session: SessionConfig::default(),
+        }
     }
 }
 
@@ -304,10 +330,14 @@ impl ConnectConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another socket has the address.
-    #[error("address {0} is in use: stop the process that has it (see `ss -ltnp`), or configure another port")]
+    #[error(
+        "address {0} is in use: stop the process that has it (see `ss -ltnp`), or configure another port"
+    )]
     AddrInUse(SocketAddr),
     /// The address is not one of this machine's.
-    #[error("address {0} is not one of this machine's: configure one that `ip address` shows, or 0.0.0.0")]
+    #[error(
+        "address {0} is not one of this machine's: configure one that `ip address` shows, or 0.0.0.0"
+    )]
     AddrNotAvailable(SocketAddr),
     /// The mapping cannot be used.
     #[error(transparent)]

@@ -1,16 +1,19 @@
 //! The handle of a connection, and the state that it shares with its worker.
 //!
-//! Contract: a [`Connection`] may be used from any thread. What it sends is queued under the connection's own lock, held
-//! for a few instructions, and a worker is told once per loop turn: from the thread of one that serves it, a push to a
-//! local list, from others a lock-free queue and, if the worker sleeps, an eventfd. Order of sending is the order in
-//! which [`Connection::send`] and [`Connection::call`] are called, whether or not the sender has to wait.
+//! Contract: a [`Connection`] may be used from any thread. What it sends is queued under the
+//! connection's own lock, held for a few instructions, and a worker is told once per loop turn:
+//! from the thread of one that serves it, a push to a local list, from others a lock-free queue
+//! and, if the worker sleeps, an eventfd. Order of sending is the order in which
+//! [`Connection::send`] and [`Connection::call`] are called, whether or not the sender has to wait.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -68,7 +71,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Queues a message, or holds it back if too much is in flight; returns the bytes that can be sent now.
+    /// Queues a message, or holds it back if too much is in flight; returns the bytes that can be
+    /// sent now.
     fn submit(&mut self, message: Message) -> usize {
         if self.held.is_empty() && self.has_room(&message) {
             return self.session.enqueue(message);
@@ -93,7 +97,9 @@ impl Core {
     pub(crate) fn release_held(&mut self) {
         while let Some(message) = self.held.pop_front() {
             let given_up = message.is_request()
-                && self.pending_mut(message.id).is_none_or(|pending| matches!(pending.outcome, Outcome::Done(_)));
+                && self
+                    .pending_mut(message.id)
+                    .is_none_or(|pending| matches!(pending.outcome, Outcome::Done(_)));
             if given_up {
                 continue;
             }
@@ -130,7 +136,8 @@ impl Core {
 
     /// True while neither side waits for anything of the other.
     pub(crate) fn is_at_rest(&self) -> bool {
-        let waits = self.is_owed() || self.has_held() || self.taken > 0 || self.session.ack_due().is_some();
+        let waits =
+            self.is_owed() || self.has_held() || self.taken > 0 || self.session.ack_due().is_some();
         !waits && self.close_wanted.is_none()
     }
 
@@ -157,10 +164,12 @@ impl Core {
         }
     }
 
-    /// Gives a reply to its call; the waker is to be woken outside the lock. Also says when the call began; a late reply is
-    /// dropped.
+    /// Gives a reply to its call; the waker is to be woken outside the lock. Also says when the
+    /// call began; a late reply is dropped.
     pub(crate) fn complete(&mut self, reply: Message) -> (Option<Waker>, Option<Instant>) {
-        let waiting = self.pending_mut(reply.id).filter(|pending| matches!(pending.outcome, Outcome::Waiting(_)));
+        let waiting = self
+            .pending_mut(reply.id)
+            .filter(|pending| matches!(pending.outcome, Outcome::Waiting(_)));
         let began = waiting.map(|pending| pending.began);
         (self.settle(reply.id, Ok(reply)), began)
     }
@@ -180,7 +189,8 @@ impl Core {
         for (_, pending) in &mut self.pending {
             let Outcome::Waiting(waker) = &mut pending.outcome else { continue };
             if pending.deadline > now {
-                self.earliest = Some(self.earliest.map_or(pending.deadline, |at| at.min(pending.deadline)));
+                self.earliest =
+                    Some(self.earliest.map_or(pending.deadline, |at| at.min(pending.deadline)));
                 continue;
             }
             wakers.extend(waker.take());
@@ -235,20 +245,27 @@ impl Drop for Handed {
     }
 }
 
-/// One end of a session with a peer. Clones are the same connection. Dropping all of them does not close it.
+/// One end of a session with a peer. Clones are the same connection. Dropping all of them does not
+/// close it.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<Shared>,
 }
 
 impl Connection {
-    pub(crate) fn new(handle: Handle, home: usize, peer: SocketAddr, config: SessionConfig) -> Connection {
+    pub(crate) fn new(
+        handle: Handle,
+        home: usize,
+        peer: SocketAddr,
+        config: SessionConfig,
+    ) -> Connection {
         let core = Core {
             session: Session::default(),
             config,
             pending: Slab::new(),
             unanswered: 0,
-            // Random, so that a reply to a call of an earlier incarnation is not taken for one of this.
+            // Random, so that a reply to a call of an earlier incarnation is not taken for one of
+            // this.
             generation: fastrand::u32(..),
             earliest: None,
             held: VecDeque::new(),
@@ -289,10 +306,10 @@ impl Connection {
         self.shared.attachment_map.home()
     }
 
-    /// Sends `f` to the worker `to`, which runs it in the order of the messages of this connection: for a message handler
-    /// whose work belongs to one worker, whichever worker reads the messages. To be called by
-    /// [`crate::Service::on_message`] of this connection, which is what gives the order. `f` is dropped if the runtime
-    /// has stopped.
+    /// Sends `f` to the worker `to`, which runs it in the order of the messages of this connection:
+    /// for a message handler whose work belongs to one worker, whichever worker reads the messages.
+    /// To be called by [`crate::Service::on_message`] of this connection, which is what gives the
+    /// order. `f` is dropped if the runtime has stopped.
     pub fn hand_over(&self, worker: &Worker, to: usize, f: impl FnOnce(&Worker) + Send + 'static) {
         self.shared.handed.fetch_add(1, AcqRel);
         let handed = Handed(Arc::clone(&self.shared));
@@ -319,17 +336,19 @@ impl Connection {
     }
 
     /// Sends a message that wants no reply. Never waits: what cannot be sent now is kept up to
-    /// [`SessionConfig::held_bytes_max`], beyond which the connection is closed. On a closed connection it is dropped.
+    /// [`SessionConfig::held_bytes_max`], beyond which the connection is closed. On a closed
+    /// connection it is dropped.
     ///
     /// # Panics
     /// If the kind is in the messenger's range.
     pub fn send(&self, message: Message) {
-        let bytes = self.post(Message { id: 0, flags: message.flags & USER_FLAGS, ..message }, None);
+        let bytes =
+            self.post(Message { id: 0, flags: message.flags & USER_FLAGS, ..message }, None);
         self.mark_dirty(bytes);
     }
 
-    /// As [`Connection::send`], for what is in no hurry: it leaves with whatever is sent next, in order with it, or with
-    /// [`Connection::flush`], which whoever sends so has to call in the end.
+    /// As [`Connection::send`], for what is in no hurry: it leaves with whatever is sent next, in
+    /// order with it, or with [`Connection::flush`], which whoever sends so has to call in the end.
     pub fn send_later(&self, message: Message) {
         self.post(Message { id: 0, flags: message.flags & USER_FLAGS, ..message }, None);
     }
@@ -339,16 +358,22 @@ impl Connection {
         self.mark_dirty(0);
     }
 
-    /// Sends a request. It is queued at once, in order with everything else; the future is for the reply. If more than
-    /// [`SessionConfig::send_bytes_max`] is in flight it waits its turn. Requests that wait have no bound here: whoever calls
-    /// bounds the calls that it has under way, and their bytes, or a peer that stands still fills this side's memory until
-    /// their deadlines. Dropping the future gives the reply up, and the request too if it has not been queued for the
-    /// socket yet. `deadline` counts from now; running into it is noticed a few milliseconds late.
+    /// Sends a request. It is queued at once, in order with everything else; the future is for the
+    /// reply. If more than [`SessionConfig::send_bytes_max`] is in flight it waits its turn.
+    /// Requests that wait have no bound here: whoever calls bounds the calls that it has under way,
+    /// and their bytes, or a peer that stands still fills this side's memory until their deadlines.
+    /// Dropping the future gives the reply up, and the request too if it has not been queued for
+    /// the socket yet. `deadline` counts from now; running into it is noticed a few milliseconds
+    /// late.
     ///
     /// # Panics
     /// If the kind is in the messenger's range.
     pub fn call(&self, message: Message, deadline: Duration) -> Call {
-        assert!(message.kind < RESERVED_KINDS, "kind {:#06x} belongs to the messenger", message.kind);
+        assert!(
+            message.kind < RESERVED_KINDS,
+            "kind {:#06x} belongs to the messenger",
+            message.kind
+        );
         if let Err(error) = check_lengths(&message, &self.shared.config.limits) {
             return Call::failed(self, CallError::TooLong(error));
         }
@@ -360,7 +385,12 @@ impl Connection {
         }
         core.generation = core.generation.wrapping_add(1).max(1);
         let generation = core.generation;
-        let key = core.pending.insert(Pending { generation, began, deadline, outcome: Outcome::Waiting(None) });
+        let key = core.pending.insert(Pending {
+            generation,
+            began,
+            deadline,
+            outcome: Outcome::Waiting(None),
+        });
         let id = call_id(key, generation);
         core.unanswered += 1;
         core.earliest = Some(core.earliest.map_or(deadline, |at| at.min(deadline)));
@@ -370,8 +400,8 @@ impl Connection {
         Call { connection: self.clone(), id, failed: None }
     }
 
-    /// True if nothing is on its way that [`Connection::hand_over`] sent: a handler on the right worker may then do its
-    /// work at once without overtaking an earlier message.
+    /// True if nothing is on its way that [`Connection::hand_over`] sent: a handler on the right
+    /// worker may then do its work at once without overtaking an earlier message.
     pub fn is_caught_up(&self) -> bool {
         self.shared.handed.load(Acquire) == 0
     }
@@ -381,19 +411,21 @@ impl Connection {
         self.reply_to(to.reply_to(), Message::new(to.class, kind, front, data));
     }
 
-    /// As [`Connection::reply`], for a request that has been taken apart, with flags and a checksum known already.
+    /// As [`Connection::reply`], for a request that has been taken apart, with flags and a checksum
+    /// known already.
     pub fn reply_to(&self, to: ReplyTo, message: Message) {
         if to.id == 0 {
             tracing::debug!(kind = message.kind, "no reply is wanted by a one-way message");
             return;
         }
         let flags = message.flags & USER_FLAGS | FLAG_REPLY;
-        let bytes = self.post(Message { id: to.id, class: to.class, flags, ..message }, Some(to.bytes));
+        let bytes =
+            self.post(Message { id: to.id, class: to.class, flags, ..message }, Some(to.bytes));
         self.mark_dirty(bytes);
     }
 
-    /// Closes the session: calls fail with [`CallError::Closed`], what is queued is sent for at most a second, the peer is
-    /// told.
+    /// Closes the session: calls fail with [`CallError::Closed`], what is queued is sent for at
+    /// most a second, the peer is told.
     pub fn close(&self) {
         self.close_with(CloseReason::Local);
     }
@@ -413,9 +445,14 @@ impl Connection {
         self.mark_dirty(0);
     }
 
-    /// Queues a message, and returns the bytes that can be sent now. `answers`: the bytes of the request to which it is the reply.
+    /// Queues a message, and returns the bytes that can be sent now. `answers`: the bytes of the
+    /// request to which it is the reply.
     fn post(&self, message: Message, answers: Option<usize>) -> usize {
-        assert!(message.kind < RESERVED_KINDS, "kind {:#06x} belongs to the messenger", message.kind);
+        assert!(
+            message.kind < RESERVED_KINDS,
+            "kind {:#06x} belongs to the messenger",
+            message.kind
+        );
         let lengths = check_lengths(&message, &self.shared.config.limits);
         let mut core = self.core();
         if core.closed || core.close_wanted.is_some() {
@@ -465,7 +502,11 @@ impl Connection {
     /// Says which workers have attachments, in which slots, the first one's to be told by default,
     /// and which have none any more. Whoever marked an attachment that went is heard by a run of
     /// another one after this.
-    pub(crate) fn set_slots(&self, slots: impl Iterator<Item = (usize, usize)>, gone: impl Iterator<Item = usize>) {
+    pub(crate) fn set_slots(
+        &self,
+        slots: impl Iterator<Item = (usize, usize)>,
+        gone: impl Iterator<Item = usize>,
+    ) {
         self.shared.attachment_map.set(slots, gone);
     }
 
@@ -547,7 +588,9 @@ impl Future for Call {
         }
         let mut core = self.connection.core();
         let key = (self.id & u64::from(u32::MAX)) as usize;
-        let Some(pending) = core.pending_mut(self.id) else { return Poll::Ready(Err(CallError::Closed)) };
+        let Some(pending) = core.pending_mut(self.id) else {
+            return Poll::Ready(Err(CallError::Closed));
+        };
         match &mut pending.outcome {
             Outcome::Done(_) => {}
             Outcome::Waiting(Some(waker)) if waker.will_wake(cx.waker()) => return Poll::Pending,

@@ -1,4 +1,5 @@
-//! Drives a connection on whichever of its workers runs it: dialling, handshake, frames, keep-alive, reconnecting, closing.
+//! Drives a connection on whichever of its workers runs it: dialling, handshake, frames,
+//! keep-alive, reconnecting, closing.
 //!
 //! Contract: what a session is lies in `session`, what bytes mean in `frame` and `handshake`; this
 //! module carries between them and the socket and keeps the time. A fault of TCP or of a frame ends
@@ -31,7 +32,9 @@ use crate::wire::frame::{CodecError, Frame, FrameCodec, FrameError, RESERVED_KIN
 use crate::wire::frame_socket::{
     KIND_ACK, KIND_BYE, KIND_IDLE, KIND_PING, KIND_PONG, KIND_REST, KIND_STAY, Wire, WireShm,
 };
-use crate::wire::handshake::{self, AUTH_NONE, Answer, FEATURE_LENDING, FEATURES, Hello, Refusal, Resume, Welcome};
+use crate::wire::handshake::{
+    self, AUTH_NONE, Answer, FEATURE_LENDING, FEATURES, Hello, Refusal, Resume, Welcome,
+};
 
 /// Messages dispatched from one connection before others have their turn.
 const MESSAGES_PER_TURN: usize = 64;
@@ -40,8 +43,8 @@ const BYTES_PER_TURN: usize = 1 << 20;
 /// How long a closing connection goes on sending what is queued.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
-/// How often a connection that lends looks what was given back, besides when it sends: what a burst has lent is back before
-/// the pools free what nobody needs.
+/// How often a connection that lends looks what was given back, besides when it sends: what a burst
+/// has lent is back before the pools free what nobody needs.
 const LOANS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What ends a TCP connection, or more.
@@ -70,7 +73,9 @@ impl Fault {
 impl From<std::io::Error> for Fault {
     fn from(error: std::io::Error) -> Fault {
         match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => Fault::Lost("the peer closed the connection".into()),
+            std::io::ErrorKind::UnexpectedEof => {
+                Fault::Lost("the peer closed the connection".into())
+            }
             _ => Fault::Lost(error.to_string()),
         }
     }
@@ -164,7 +169,8 @@ pub(crate) struct Driver {
 
 impl Driver {
     fn new(connection: Connection, role: Role, now: Instant) -> Driver {
-        // The connecting side dials at once; the accepting side gets its socket before that time is over.
+        // The connecting side dials at once; the accepting side gets its socket before that time is
+        // over.
         let until = match &role {
             Role::Connecting(_) => now,
             Role::Accepting(acceptance) => now + acceptance.listening.config.session.forget_after,
@@ -201,7 +207,9 @@ impl Driver {
         }
         let at = self.next_timer(now);
         match &self.link {
-            Link::Up(wire) if (wire.readable || wire.backlog) && !self.is_paused(wire) => Next::Again(at),
+            Link::Up(wire) if (wire.readable || wire.backlog) && !self.is_paused(wire) => {
+                Next::Again(at)
+            }
             _ => Next::Keep(at),
         }
     }
@@ -225,7 +233,9 @@ impl Driver {
             Link::Resting => Ok(()),
             Link::Dialing { until, .. } if *until <= now => Err(Fault::timed_out()),
             Link::Greeting(greeting) if greeting.until <= now => Err(Fault::timed_out()),
-            Link::Dialing { .. } if causes.has(Causes::WRITABLE | Causes::CLOSED) => self.dialed(cx, now),
+            Link::Dialing { .. } if causes.has(Causes::WRITABLE | Causes::CLOSED) => {
+                self.dialed(cx, now)
+            }
             Link::Dialing { .. } => Ok(()),
             Link::Greeting(_) => self.greet(cx, now),
             Link::Up(_) => {
@@ -242,7 +252,8 @@ impl Driver {
             let core = self.connection.core();
             let due = core.session.ack_due().is_some_and(|at| at <= now) || core.has_held();
             drop(core);
-            let waiting = matches!(&self.link, Link::Up(wire) if wire.writable && !wire.tx.is_empty());
+            let waiting =
+                matches!(&self.link, Link::Up(wire) if wire.writable && !wire.tx.is_empty());
             if due || waiting {
                 // At the end of the turn, together with the replies that this turn produces.
                 self.connection.mark_dirty(0);
@@ -286,7 +297,8 @@ impl Driver {
                     }
                     None => {
                         wire.backlog = false;
-                        self.frame_since = wire.is_mid_frame().then(|| self.frame_since.unwrap_or(now));
+                        self.frame_since =
+                            wire.is_mid_frame().then(|| self.frame_since.unwrap_or(now));
                         break;
                     }
                 }
@@ -343,9 +355,9 @@ impl Driver {
         }
     }
 
-    /// Accepting side: replies that do not get out stop more requests from coming in, and so do requests that wait for
-    /// their replies. The connecting side always reads,
-    /// so that two ends never wait for each other; and while all replies are out, acknowledgements must be read.
+    /// Accepting side: replies that do not get out stop more requests from coming in, and so do
+    /// requests that wait for their replies. The connecting side always reads, so that two ends
+    /// never wait for each other; and while all replies are out, acknowledgements must be read.
     fn is_paused(&self, wire: &Wire) -> bool {
         if matches!(self.role, Role::Connecting(_)) {
             return false;
@@ -368,7 +380,8 @@ impl Driver {
         let Some(reason) = self.connection.core().close_wanted.clone() else { return Ok(()) };
         let until = *self.close_until.get_or_insert(now + CLOSE_MAX);
         let is_wanted = self.role.rests() && self.connection.core().session.has_unsent();
-        let can_flush = (is_wanted || matches!(self.link, Link::Up(_))) && !matches!(reason, CloseReason::Overflow(_));
+        let can_flush = (is_wanted || matches!(self.link, Link::Up(_)))
+            && !matches!(reason, CloseReason::Overflow(_));
         if can_flush && now < until { Ok(()) } else { Err(Fault::Close(reason)) }
     }
 
@@ -391,7 +404,8 @@ impl Driver {
 
     /// Asks the client whether the session may end, once it has carried nothing for long.
     fn ask_to_rest(&mut self, cx: &Cx<'_>, now: Instant) {
-        let (Some(due), Link::Up(wire), Role::Accepting(acceptance)) = (self.idle_at(), &mut self.link, &mut self.role)
+        let (Some(due), Link::Up(wire), Role::Accepting(acceptance)) =
+            (self.idle_at(), &mut self.link, &mut self.role)
         else {
             return;
         };
@@ -421,8 +435,8 @@ impl Driver {
         Some(acceptance.idle_since + self.connection.config().idle_timeout?)
     }
 
-    /// When the peer's silence makes this side ping it, and when it counts as dead; `None` while nothing is read on
-    /// purpose.
+    /// When the peer's silence makes this side ping it, and when it counts as dead; `None` while
+    /// nothing is read on purpose.
     fn silence(&self) -> Option<(Instant, Instant)> {
         let Link::Up(wire) = &self.link else { return None };
         let config = self.connection.config();
@@ -449,7 +463,9 @@ impl Driver {
             Link::Waiting { until } | Link::Dialing { until, .. } => Some(*until),
             Link::Greeting(greeting) => Some(greeting.until),
             Link::Up(_) => {
-                let silence = self.silence().map(|(ping_at, dead_at)| if self.pinged { dead_at } else { ping_at });
+                let silence = self
+                    .silence()
+                    .map(|(ping_at, dead_at)| if self.pinged { dead_at } else { ping_at });
                 let frame = self.frame_since.map(|since| since + config.frame_max);
                 let leases = has_lent.then(|| *self.loans_due.get_or_insert(now + LOANS_INTERVAL));
                 [ack, silence, frame, self.idle_at(), leases].into_iter().flatten().min()
@@ -494,7 +510,13 @@ fn count_in(cx: &Cx<'_>, bytes: usize) {
 }
 
 /// Takes a frame of the messenger's own.
-fn control(cx: &Cx<'_>, connection: &Connection, role: &mut Role, wire: &mut Wire, frame: &Frame) -> Result<(), Fault> {
+fn control(
+    cx: &Cx<'_>,
+    connection: &Connection,
+    role: &mut Role,
+    wire: &mut Wire,
+    frame: &Frame,
+) -> Result<(), Fault> {
     let mut core = connection.core();
     core.session.acknowledge(frame.ack).map_err(Fault::Frame)?;
     match (frame.message.kind, role) {
@@ -504,7 +526,9 @@ fn control(cx: &Cx<'_>, connection: &Connection, role: &mut Role, wire: &mut Wir
         (KIND_IDLE, Role::Connecting(connector)) if connector.agreed => {} // its answer is on its way
         (KIND_IDLE, Role::Connecting(connector)) => {
             drop(core);
-            let agrees = cx.worker.guard("a service's on_idle", || cx.service.on_idle(cx.worker, connection));
+            let agrees = cx
+                .worker
+                .guard("a service's on_idle", || cx.service.on_idle(cx.worker, connection));
             let mut core = connection.core();
             connector.agreed = agrees.ok_or(Fault::Panic)? && core.is_at_rest();
             if connector.agreed {
@@ -519,10 +543,15 @@ fn control(cx: &Cx<'_>, connection: &Connection, role: &mut Role, wire: &mut Wir
         }
         (KIND_REST, Role::Accepting(acceptance)) => {
             let ends = acceptance.asked && core.is_at_rest() && connection.is_caught_up();
-            wire.push_control(if ends { KIND_REST } else { KIND_STAY }, &mut core, cx.worker.counters());
+            wire.push_control(
+                if ends { KIND_REST } else { KIND_STAY },
+                &mut core,
+                cx.worker.counters(),
+            );
             if ends {
                 // Nothing more is queued; and the client may come again before another turn.
-                let reason = CloseReason::Idle(connection.config().idle_timeout.unwrap_or_default());
+                let reason =
+                    CloseReason::Idle(connection.config().idle_timeout.unwrap_or_default());
                 core.close_wanted = Some(reason.clone());
                 drop(core);
                 // A client that is not told finds out when it resumes.
@@ -545,8 +574,10 @@ fn dispatch(cx: &Cx<'_>, connection: &Connection, frame: Frame, at: Moment) -> R
         let expected = core.session.received() + 1;
         return Err(Fault::Frame(FrameError::Sequence { expected, got: 0 }));
     }
-    let arrival =
-        core.session.arrive(seq, ack, message.wire_bytes(), at.now, connection.config()).map_err(Fault::Frame)?;
+    let arrival = core
+        .session
+        .arrive(seq, ack, message.wire_bytes(), at.now, connection.config())
+        .map_err(Fault::Frame)?;
     if arrival == Arrival::Duplicate {
         counters.duplicates.add(1);
         return Ok(());
@@ -571,7 +602,9 @@ fn dispatch(cx: &Cx<'_>, connection: &Connection, frame: Frame, at: Moment) -> R
     }
     drop(core);
     time(&cx.worker.message_times().queue, Some(at.read));
-    cx.worker.guard("a message handler", || cx.service.on_message(cx.worker, connection, message)).ok_or(Fault::Panic)
+    cx.worker
+        .guard("a message handler", || cx.service.on_message(cx.worker, connection, message))
+        .ok_or(Fault::Panic)
 }
 
 /// Counts what began then and ends now; no clock is read if nobody wants to know.

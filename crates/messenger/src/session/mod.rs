@@ -1,9 +1,10 @@
 //! The lossless session over a sequence of TCP connections, apart from any socket.
 //!
-//! Every frame that carries a message has a number, from 1, and is kept until the peer acknowledges it. When TCP is lost,
-//! both ends tell each other the last number they received, and the rest is sent again; what arrives twice is dropped.
-//! Time comes in as a parameter. Contract: messages are handed over exactly once and in order, whatever happens to the
-//! TCP connections in between; a peer that breaks the numbering is an error, not a gap.
+//! Every frame that carries a message has a number, from 1, and is kept until the peer acknowledges
+//! it. When TCP is lost, both ends tell each other the last number they received, and the rest is
+//! sent again; what arrives twice is dropped. Time comes in as a parameter. Contract: messages are
+//! handed over exactly once and in order, whatever happens to the TCP connections in between; a
+//! peer that breaks the numbering is an error, not a gap.
 //!
 //! [`connection`] is what a program holds and any thread may use; [`driver`] keeps it up over
 //! sockets.
@@ -17,7 +18,8 @@ use std::time::Instant;
 use crate::serve::service::SessionConfig;
 use crate::wire::frame::{FrameError, Message};
 
-/// What is counted for a frame besides its bytes: the queue entry, and reference counts of its segments.
+/// What is counted for a frame besides its bytes: the queue entry, and reference counts of its
+/// segments.
 const ENTRY_BYTES: usize = 128;
 
 /// Bytes that a message counts for in all bounds.
@@ -92,7 +94,8 @@ impl Session {
     /// Takes in the numbers of a frame of `bytes` bytes.
     ///
     /// # Errors
-    /// [`FrameError::Sequence`] if a frame is missing or the acknowledgement is of a frame that was never sent.
+    /// [`FrameError::Sequence`] if a frame is missing or the acknowledgement is of a frame that was
+    /// never sent.
     pub(crate) fn arrive(
         &mut self,
         seq: u64,
@@ -146,7 +149,8 @@ impl Session {
         self.ack_due = None;
     }
 
-    /// A new TCP connection to the same session, whose peer has received everything up to `peer_received`.
+    /// A new TCP connection to the same session, whose peer has received everything up to
+    /// `peer_received`.
     ///
     /// # Errors
     /// [`FrameError::Sequence`] if that is not possible; the session cannot go on.
@@ -168,7 +172,8 @@ impl Session {
         Ok(())
     }
 
-    /// The next session takes over what this one has queued; nothing of it was sent on any TCP connection.
+    /// The next session takes over what this one has queued; nothing of it was sent on any TCP
+    /// connection.
     pub(crate) fn restart(&mut self) {
         let before = std::mem::take(self);
         for Outgoing { message, .. } in before.out {

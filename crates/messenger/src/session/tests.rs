@@ -4,7 +4,12 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 fn message(number: u64) -> Message {
-    Message::new(TrafficClass::Client, 1, Bytes::copy_from_slice(&number.to_le_bytes()), Bytes::new())
+    Message::new(
+        TrafficClass::Client,
+        1,
+        Bytes::copy_from_slice(&number.to_le_bytes()),
+        Bytes::new(),
+    )
 }
 
 fn number(message: &Message) -> u64 {
@@ -44,7 +49,10 @@ impl End {
         match content {
             None => self.session.acknowledge(ack).expect("sane"),
             Some(content) => {
-                let arrival = self.session.arrive(seq, ack, 64, now, &SessionConfig::default()).expect("sane");
+                let arrival = self
+                    .session
+                    .arrive(seq, ack, 64, now, &SessionConfig::default())
+                    .expect("sane");
                 if arrival == Arrival::New {
                     self.delivered.push(content);
                 }
@@ -123,8 +131,14 @@ proptest! {
 fn gaps_and_false_acknowledgements_are_errors() {
     let (now, config) = (Instant::now(), SessionConfig::default());
     let mut session = Session::default();
-    assert_eq!(session.arrive(2, 0, 10, now, &config), Err(FrameError::Sequence { expected: 1, got: 2 }));
-    assert_eq!(session.arrive(1, 1, 10, now, &config), Err(FrameError::Sequence { expected: 0, got: 1 }));
+    assert_eq!(
+        session.arrive(2, 0, 10, now, &config),
+        Err(FrameError::Sequence { expected: 1, got: 2 })
+    );
+    assert_eq!(
+        session.arrive(1, 1, 10, now, &config),
+        Err(FrameError::Sequence { expected: 0, got: 1 })
+    );
     session.enqueue(message(1));
     assert!(session.acknowledge(1).is_err(), "queued, but not sent");
     assert!(session.next_to_send().is_some());

@@ -9,8 +9,8 @@ use super::memory::{SharedMemory, discard, read_only};
 use crate::io::buffer::PAGE_BYTES;
 use crate::sync::contention_mutex::{ContentionMutex, LockTable};
 
-/// Bytes of address space of an arena: several times what is on its way at once. They take memory only where they were written and not
-/// given back.
+/// Bytes of address space of an arena: several times what is on its way at once. They take memory
+/// only where they were written and not given back.
 pub(super) const ARENA_BYTES: usize = 1 << 30;
 
 /// See the module.
@@ -64,7 +64,8 @@ impl Extent {
     }
 
     pub(crate) fn as_mut_bytes(&mut self) -> &mut [u8] {
-        // SAFETY: extents are disjoint, this one is borrowed exclusively, and its arena's mapping is one to write.
+        // SAFETY: extents are disjoint, this one is borrowed exclusively, and its arena's mapping
+        // is one to write.
         unsafe { self.arena.memory.bytes_mut(self.at, self.len) }
     }
 }
@@ -74,7 +75,9 @@ impl Drop for Extent {
         match discard(&self.arena.file, self.at, self.len) {
             Ok(()) => self.arena.free.lock().give_back(self.at, self.len),
             // Not zeros: never given out again.
-            Err(error) => tracing::warn!(%error, bytes = self.len, "shared memory cannot be given back"),
+            Err(error) => {
+                tracing::warn!(%error, bytes = self.len, "shared memory cannot be given back")
+            }
         }
     }
 }
@@ -90,7 +93,8 @@ impl Ranges {
 
     /// The first that is long enough gives its beginning.
     fn take(&mut self, len: usize) -> Option<usize> {
-        let (at, found) = self.0.iter().find(|(_, found)| **found >= len).map(|(at, found)| (*at, *found))?;
+        let (at, found) =
+            self.0.iter().find(|(_, found)| **found >= len).map(|(at, found)| (*at, *found))?;
         self.0.remove(&at);
         if found > len {
             self.0.insert(at + len, found - len);
@@ -102,7 +106,8 @@ impl Ranges {
         if let Some(behind) = self.0.remove(&(at + len)) {
             len += behind;
         }
-        if let Some((before, its_len)) = self.0.range(..at).next_back().map(|(before, its_len)| (*before, *its_len))
+        if let Some((before, its_len)) =
+            self.0.range(..at).next_back().map(|(before, its_len)| (*before, *its_len))
             && before + its_len == at
         {
             (at, len) = (before, its_len + len);

@@ -1,8 +1,9 @@
 //! Memory that processes share: a file without a name, mapped by each of them.
 //!
-//! Contract: its size never changes, so that no access to a mapping of it is outside of the file; one whose maker could still shrink it,
-//! or that is made of huge pages, of which there may be none, is not taken. (A system without memory for a page kills whoever touches
-//! it, as ever.) The other process may write at any time: what is read twice may differ.
+//! Contract: its size never changes, so that no access to a mapping of it is outside of the file;
+//! one whose maker could still shrink it, or that is made of huge pages, of which there may be
+//! none, is not taken. (A system without memory for a page kills whoever touches it, as ever.) The
+//! other process may write at any time: what is read twice may differ.
 
 use std::fs::File;
 use std::io;
@@ -48,7 +49,11 @@ impl SharedMemory {
     ///
     /// # Errors
     /// `InvalidData` if it has another size or may still get one; what the kernel says.
-    pub(super) fn import(file: &OwnedFd, bytes: usize, is_written: bool) -> io::Result<SharedMemory> {
+    pub(super) fn import(
+        file: &OwnedFd,
+        bytes: usize,
+        is_written: bool,
+    ) -> io::Result<SharedMemory> {
         let invalid = |what: &'static str| io::Error::new(io::ErrorKind::InvalidData, what);
         if !fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
             return Err(invalid("shared memory that could shrink"));
@@ -59,7 +64,8 @@ impl SharedMemory {
         }
         let mut options = MmapOptions::new();
         let options = options.len(bytes);
-        let mapping = if is_written { options.map_raw(file) } else { options.map_raw_read_only(file) }?;
+        let mapping =
+            if is_written { options.map_raw(file) } else { options.map_raw_read_only(file) }?;
         Ok(SharedMemory { mapping })
     }
 
@@ -69,8 +75,9 @@ impl SharedMemory {
     /// If they are not all inside.
     pub(super) fn bytes(&self, at: usize, len: usize) -> &[u8] {
         self.check(at, len);
-        // SAFETY: inside of the mapping, whose file cannot shrink. Whoever is lent bytes is so while nobody writes them; a
-        // process that breaks this is as one that damages what it sends, and `u8` has no invalid values.
+        // SAFETY: inside of the mapping, whose file cannot shrink. Whoever is lent bytes is so
+        // while nobody writes them; a process that breaks this is as one that damages what it
+        // sends, and `u8` has no invalid values.
         unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(at), len) }
     }
 
@@ -115,7 +122,12 @@ impl SharedMemory {
 /// # Errors
 /// What the kernel says; the part is as it was.
 pub(super) fn discard(file: &OwnedFd, at: usize, len: usize) -> io::Result<()> {
-    Ok(fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at as u64, len as u64)?)
+    Ok(fallocate(
+        file,
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        at as u64,
+        len as u64,
+    )?)
 }
 
 /// The same file, for others to read only.

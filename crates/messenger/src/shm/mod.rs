@@ -1,4 +1,5 @@
-//! Data that stays where it is: on one host a sender lends its buffers to the receiver instead of copying them through the socket.
+//! Data that stays where it is: on one host a sender lends its buffers to the receiver instead of
+//! copying them through the socket.
 //!
 //! The pools of a runtime lie in an [`Arena`], memory that other processes may map. When a
 //! connection over a Unix socket is made, each end passes the other three descriptors with its
@@ -15,10 +16,11 @@
 //! data, bytes go through the socket as ever. While ended connections have left as much as one may
 //! lend, new ones do not lend.
 //!
-//! Each end believes the other as little as one that sends bytes: places are checked against the arena, checksums as ever, before
-//! anything is handed on. That the bytes stay the same after that is trusted; and a peer can read all buffers of this runtime, and, as
-//! it may open the file anew, write them if it means to. So only processes of root or of the same user lend to each other: these can
-//! read and write this process as a debugger does, anyway.
+//! Each end believes the other as little as one that sends bytes: places are checked against the
+//! arena, checksums as ever, before anything is handed on. That the bytes stay the same after that
+//! is trusted; and a peer can read all buffers of this runtime, and, as it may open the file anew,
+//! write them if it means to. So only processes of root or of the same user lend to each other:
+//! these can read and write this process as a debugger does, anyway.
 
 mod arena;
 mod memory;
@@ -42,7 +44,8 @@ use crate::sync::contention_mutex::{ContentionMutex, LockTable};
 
 /// Data from here up is lent, in bytes. Below, two copies cost less than what lending does.
 pub(crate) const REGION_BYTES_MIN: usize = 8 << 10;
-/// Most bytes that a connection has lent: what a storage daemon that takes 500 MB/s holds until it has applied it.
+/// Most bytes that a connection has lent: what a storage daemon that takes 500 MB/s holds until it
+/// has applied it.
 pub(crate) const REGION_BYTES_MAX: usize = 128 << 20;
 /// Loans of a connection at once.
 const SLOTS: usize = 4096;
@@ -78,7 +81,8 @@ impl RegionLease {
     pub(crate) fn get(bytes: &[u8; LEASE_BYTES]) -> Option<RegionLease> {
         let mut rest = &bytes[..];
         let (at, slot) = (rest.get_u64_le(), rest.get_u32_le());
-        (rest.get_u32_le() == crc32c::crc32c(&bytes[..LEASE_BYTES - 4])).then_some(RegionLease { at, slot })
+        (rest.get_u32_le() == crc32c::crc32c(&bytes[..LEASE_BYTES - 4]))
+            .then_some(RegionLease { at, slot })
     }
 }
 
@@ -114,7 +118,11 @@ impl Shm {
             None
         });
         let orphans = ContentionMutex::new(locks, "orphaned loans", Vec::new());
-        Arc::new(Shm { arena, orphans, imports: ContentionMutex::new(locks, "imported arenas", Vec::new()) })
+        Arc::new(Shm {
+            arena,
+            orphans,
+            imports: ContentionMutex::new(locks, "imported arenas", Vec::new()),
+        })
     }
 
     pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
@@ -124,7 +132,8 @@ impl Shm {
     /// What it takes to lend to a peer, and what that peer is to be sent.
     ///
     /// # Errors
-    /// `Unsupported` without an arena; `QuotaExceeded` while too much is still lent by connections that have ended; what the kernel says.
+    /// `Unsupported` without an arena; `QuotaExceeded` while too much is still lent by connections
+    /// that have ended; what the kernel says.
     pub(crate) fn offer(self: &Arc<Self>) -> io::Result<(ShmSender, Offer)> {
         if self.orphans.lock().iter().map(Loans::bytes).sum::<usize>() >= REGION_BYTES_MAX {
             return Err(io::ErrorKind::QuotaExceeded.into());
@@ -152,7 +161,8 @@ impl Shm {
         let id = id_of(file)?;
         let mut imports = self.imports.lock();
         imports.retain(|(_, memory)| memory.strong_count() > 0);
-        let known = imports.iter().find(|(known, _)| *known == id).and_then(|(_, memory)| memory.upgrade());
+        let known =
+            imports.iter().find(|(known, _)| *known == id).and_then(|(_, memory)| memory.upgrade());
         if let Some(memory) = known {
             return Ok(memory);
         }
@@ -177,8 +187,9 @@ impl Shm {
 }
 
 impl Drop for Shm {
-    /// Whoever reads what was lent may outlive this runtime, as a storage daemon does that has not applied the last writes of a mount:
-    /// the memory is left to the end of this process, and of their mapping.
+    /// Whoever reads what was lent may outlive this runtime, as a storage daemon does that has not
+    /// applied the last writes of a mount: the memory is left to the end of this process, and of
+    /// their mapping.
     fn drop(&mut self) {
         self.sweep();
         std::mem::take(&mut *self.orphans.lock()).into_iter().for_each(std::mem::forget);

@@ -20,7 +20,11 @@ pub(crate) struct ShmReceiver {
 }
 
 impl ShmReceiver {
-    pub(super) fn new(memory: Arc<SharedMemory>, slots: SharedMemory, lifeline: OwnedFd) -> ShmReceiver {
+    pub(super) fn new(
+        memory: Arc<SharedMemory>,
+        slots: SharedMemory,
+        lifeline: OwnedFd,
+    ) -> ShmReceiver {
         ShmReceiver { memory, slots, _lifeline: lifeline }
     }
 

@@ -14,7 +14,8 @@ use super::{REGION_BYTES_MAX, REGION_BYTES_MIN, RegionLease, SLOTS, Shm};
 pub(super) const FREE: u32 = 0;
 /// A slot whose bytes are in use.
 const LENT: u32 = 1;
-/// Loans looked at with each new one: more than come, so that what was given back does not stay for long.
+/// Loans looked at with each new one: more than come, so that what was given back does not stay for
+/// long.
 const LOOKS: usize = 8;
 
 /// What a connection has lent.
@@ -29,7 +30,13 @@ pub(super) struct Loans {
 
 impl Loans {
     pub(super) fn new(slots: SharedMemory, lifeline: OwnedFd) -> Loans {
-        Loans { slots, free: (0..SLOTS as u32).rev().collect(), lent: VecDeque::new(), bytes: 0, lifeline }
+        Loans {
+            slots,
+            free: (0..SLOTS as u32).rev().collect(),
+            lent: VecDeque::new(),
+            bytes: 0,
+            lifeline,
+        }
     }
 
     /// `None` if as much is lent as may be.
@@ -49,7 +56,8 @@ impl Loans {
     fn look(&mut self, count: usize) {
         for _ in 0..count.min(self.lent.len()) {
             let Some((slot, data)) = self.lent.pop_front() else { return };
-            // What was read there was read before it was given back, and is not written before that is seen.
+            // What was read there was read before it was given back, and is not written before that
+            // is seen.
             if self.slots.word(slot as usize).load(Acquire) == FREE {
                 self.bytes -= data.len();
                 self.free.push(slot);
@@ -86,7 +94,8 @@ impl ShmSender {
         ShmSender { lending, leases: Some(leases) }
     }
 
-    /// Lends data that may be: it lies in the arena and is large enough, and not too much is lent. Else it is to be copied.
+    /// Lends data that may be: it lies in the arena and is large enough, and not too much is lent.
+    /// Else it is to be copied.
     pub(crate) fn lend(&mut self, data: &Bytes) -> Option<RegionLease> {
         if data.len() < REGION_BYTES_MIN {
             return None;

@@ -70,8 +70,10 @@ fn no_more_is_lent_than_may_be() {
     let (sender, receiver) = (End::new(), End::new());
     let (mut lender, borrower) = sender.offer_to(&receiver);
     let data = sender.data(8 << 20, 1);
-    let mut loans: Vec<Bytes> =
-        std::iter::from_fn(|| lender.lend(&data).and_then(|loan| borrower.borrow(loan, data.len()))).collect();
+    let mut loans: Vec<Bytes> = std::iter::from_fn(|| {
+        lender.lend(&data).and_then(|loan| borrower.borrow(loan, data.len()))
+    })
+    .collect();
     assert_eq!(loans.len() * data.len(), REGION_BYTES_MAX);
     loans.truncate(1);
     lender.take_back();
@@ -129,7 +131,9 @@ fn a_loan_outside_of_what_was_offered_is_refused() {
     let (mut lender, borrower) = sender.offer_to(&receiver);
     let loan = lender.lend(&sender.data(LEN, 7)).expect("lent");
     let end = arena::ARENA_BYTES as u64;
-    for (at, slot, len) in [(end, 0, 1), (u64::MAX, 0, 1), (end - 1, 0, 2), (0, SLOTS as u32, 1), (0, u32::MAX, 1)] {
+    for (at, slot, len) in
+        [(end, 0, 1), (u64::MAX, 0, 1), (end - 1, 0, 2), (0, SLOTS as u32, 1), (0, u32::MAX, 1)]
+    {
         assert!(borrower.borrow(RegionLease { at, slot }, len).is_none(), "{at} {slot} {len}");
     }
     assert!(borrower.borrow(RegionLease { at: end - 1, slot: loan.slot }, 1).is_some());
@@ -146,7 +150,10 @@ fn an_offer_that_is_none_is_refused() {
     let [arena, slots, _] = copies();
     assert!(receiver.lending.accept(vec![slots, arena, lifeline]).is_err(), "in another order");
     let [_, slots, lifeline] = copies();
-    assert!(receiver.lending.accept(vec![file(), slots, lifeline]).is_err(), "a file that could shrink");
+    assert!(
+        receiver.lending.accept(vec![file(), slots, lifeline]).is_err(),
+        "a file that could shrink"
+    );
     assert!(receiver.lending.accept(copies().into()).is_ok());
 }
 

@@ -1,13 +1,15 @@
-//! A mutex that knows how it is used, and the table in which all such mutexes of a process part are listed.
+//! A mutex that knows how it is used, and the table in which all such mutexes of a process part are
+//! listed.
 //!
-//! Contract: a [`LockTable`] belongs to a runtime (a role of a daemon, a client); there is no global one. A
-//! [`ContentionMutex`] is listed from its making to its drop; what it counted stays in the sum of its name, so that sums
-//! never fall.
+//! Contract: a [`LockTable`] belongs to a runtime (a role of a daemon, a client); there is no
+//! global one. A [`ContentionMutex`] is listed from its making to its drop; what it counted stays
+//! in the sum of its name, so that sums never fall.
 //!
-//! Cost: counters are written by the holder of the lock, with plain loads and stores. No clock is read but for a wait, and
-//! for one acquisition in [`SAMPLE_EVERY`], whose time until unlock is measured. The time held is therefore an estimate:
-//! the mean of the samples times the number of acquisitions. The period is prime, so that code that takes the lock in
-//! turns is not sampled at the same turn for ever; what is held long but very seldom can still be missed.
+//! Cost: counters are written by the holder of the lock, with plain loads and stores. No clock is
+//! read but for a wait, and for one acquisition in [`SAMPLE_EVERY`], whose time until unlock is
+//! measured. The time held is therefore an estimate: the mean of the samples times the number of
+//! acquisitions. The period is prime, so that code that takes the lock in turns is not sampled at
+//! the same turn for ever; what is held long but very seldom can still be missed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,7 +21,8 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
 
-/// One acquisition in this many is measured until it ends. At 251 the two clock reads (about 50 ns) come to 0.2 ns each.
+/// One acquisition in this many is measured until it ends. At 251 the two clock reads (about 50 ns)
+/// come to 0.2 ns each.
 pub const SAMPLE_EVERY: u64 = 251;
 
 /// How the locks of one name were used since the table was made.
@@ -64,7 +67,8 @@ impl LockStats {
         self.held_avg_ns().unwrap_or(0.0) * self.acquisitions as f64
     }
 
-    /// What happened between an earlier reading and this one. The longest wait stays the longest since the start.
+    /// What happened between an earlier reading and this one. The longest wait stays the longest
+    /// since the start.
     pub fn since(&self, earlier: &LockStats) -> LockStats {
         LockStats {
             name: self.name.clone(),
@@ -159,8 +163,8 @@ impl Default for LockTable {
 }
 
 impl LockTable {
-    /// An empty table. Locks made with one that is not `enabled` count nothing, and are not listed: only to measure what
-    /// counting costs.
+    /// An empty table. Locks made with one that is not `enabled` count nothing, and are not listed:
+    /// only to measure what counting costs.
     pub fn new(enabled: bool) -> LockTable {
         LockTable { families: enabled.then(Arc::default) }
     }
@@ -179,7 +183,8 @@ impl LockTable {
         drop(families);
         let counters = Arc::new(Counters::default());
         let mut members = family.members.lock();
-        // Each lock of a name begins at another place of the period: first acquisitions are not measured more than others.
+        // Each lock of a name begins at another place of the period: first acquisitions are not
+        // measured more than others.
         counters.next_sample.store(members.made * 97 % SAMPLE_EVERY + 1, Relaxed);
         members.made += 1;
         let slot = members.live.insert(Arc::clone(&counters));
@@ -204,7 +209,8 @@ impl Drop for Registration {
     }
 }
 
-/// A named mutex that counts how often it is taken and found taken, times the waits, and by sample the time held.
+/// A named mutex that counts how often it is taken and found taken, times the waits, and by sample
+/// the time held.
 #[derive(Debug)]
 pub struct ContentionMutex<T> {
     inner: parking_lot::Mutex<T>,
@@ -249,7 +255,11 @@ impl<T> ContentionMutex<T> {
     /// The counters so far; zero and without a name if its table counts nothing.
     pub fn stats(&self) -> LockStats {
         let Some(listed) = &self.listed else { return LockStats::default() };
-        let mut stats = LockStats { name: Cow::Borrowed(listed.family.name), instances: 1, ..LockStats::default() };
+        let mut stats = LockStats {
+            name: Cow::Borrowed(listed.family.name),
+            instances: 1,
+            ..LockStats::default()
+        };
         stats.add(&listed.counters);
         stats
     }
@@ -271,7 +281,8 @@ impl<T> ContentionMutex<T> {
 fn count(counters: &Counters) -> Option<Sample<'_>> {
     let acquisitions = counters.acquisitions.load(Relaxed).wrapping_add(1);
     counters.acquisitions.store(acquisitions, Relaxed);
-    (acquisitions == counters.next_sample.load(Relaxed)).then(|| Sample::begin(counters, acquisitions))
+    (acquisitions == counters.next_sample.load(Relaxed))
+        .then(|| Sample::begin(counters, acquisitions))
 }
 
 /// An acquisition whose time held is measured.
@@ -303,8 +314,8 @@ pub struct ContentionGuard<'a, T> {
 }
 
 impl<T> ContentionGuard<'_, T> {
-    /// Lets go of the lock until `condition` is notified; false if the time came first. Others may have had the lock in
-    /// either case. The time waited counts neither as held nor as contended.
+    /// Lets go of the lock until `condition` is notified; false if the time came first. Others may
+    /// have had the lock in either case. The time waited counts neither as held nor as contended.
     pub(crate) fn wait_until(&mut self, condition: &parking_lot::Condvar, until: Instant) -> bool {
         if let Some(sample) = self.sample.take() {
             sample.end();
@@ -346,7 +357,10 @@ mod tests {
         let mutex = ContentionMutex::new(&table, "test", 1);
         *mutex.lock() += 1;
         let stats = mutex.stats();
-        assert_eq!((&*stats.name, stats.acquisitions, stats.contended, stats.wait_ns), ("test", 1, 0, 0));
+        assert_eq!(
+            (&*stats.name, stats.acquisitions, stats.contended, stats.wait_ns),
+            ("test", 1, 0, 0)
+        );
         assert!(mutex.try_lock().is_some());
         std::thread::scope(|scope| {
             let guard = mutex.lock();
@@ -395,7 +409,8 @@ mod tests {
     #[test]
     fn waiting_for_a_condition_is_neither_held_nor_contended() {
         let table = LockTable::default();
-        let (mutex, came) = (ContentionMutex::new(&table, "test", false), parking_lot::Condvar::new());
+        let (mutex, came) =
+            (ContentionMutex::new(&table, "test", false), parking_lot::Condvar::new());
         (1..SAMPLE_EVERY).for_each(|_| drop(mutex.lock())); // the next one is measured
         let short = std::time::Duration::from_millis(50);
         let begin = Instant::now();

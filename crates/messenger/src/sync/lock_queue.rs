@@ -5,8 +5,8 @@
 //! does their work. So every cause is seen by a holder that entered, or looked at the marks, after
 //! the cause was there: no edge is lost.
 //!
-//! States: free (0), held, held with marks. There are no marks without a holder. The word is a parameter, so that `loom`
-//! can stand in for the hardware in the tests.
+//! States: free (0), held, held with marks. There are no marks without a holder. The word is a
+//! parameter, so that `loom` can stand in for the hardware in the tests.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +17,13 @@ const HELD: u32 = 1 << 31;
 pub(crate) trait Word {
     fn fetch_or(&self, bits: u32, order: Ordering) -> u32;
     fn swap(&self, bits: u32, order: Ordering) -> u32;
-    fn compare_exchange(&self, current: u32, new: u32, done: Ordering, failed: Ordering) -> Result<u32, u32>;
+    fn compare_exchange(
+        &self,
+        current: u32,
+        new: u32,
+        done: Ordering,
+        failed: Ordering,
+    ) -> Result<u32, u32>;
 }
 
 impl Word for AtomicU32 {
@@ -29,7 +35,13 @@ impl Word for AtomicU32 {
         AtomicU32::swap(self, bits, order)
     }
 
-    fn compare_exchange(&self, current: u32, new: u32, done: Ordering, failed: Ordering) -> Result<u32, u32> {
+    fn compare_exchange(
+        &self,
+        current: u32,
+        new: u32,
+        done: Ordering,
+        failed: Ordering,
+    ) -> Result<u32, u32> {
         AtomicU32::compare_exchange(self, current, new, done, failed)
     }
 }
@@ -47,8 +59,9 @@ impl Default for LockQueue {
 }
 
 impl<W: Word> LockQueue<W> {
-    /// Goes in with these reasons and becomes the holder, who is told what to do: these reasons, and marks that others
-    /// left meanwhile. `None` if the lock queue is held: the reasons are now a mark for the holder.
+    /// Goes in with these reasons and becomes the holder, who is told what to do: these reasons,
+    /// and marks that others left meanwhile. `None` if the lock queue is held: the reasons are now
+    /// a mark for the holder.
     pub(crate) fn enter(&self, reasons: u32) -> Option<u32> {
         assert_eq!(reasons & HELD, 0, "reasons use the low bits");
         if self.word.compare_exchange(0, HELD, Ordering::AcqRel, Ordering::Acquire).is_ok() {

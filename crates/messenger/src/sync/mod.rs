@@ -1,6 +1,8 @@
-//! Waiting and locking: [`ContentionMutex`] between threads, [`Notify`] and [`Semaphore`] between the tasks of one worker.
+//! Waiting and locking: [`ContentionMutex`] between threads, [`Notify`] and [`Semaphore`] between
+//! the tasks of one worker.
 //!
-//! Contract: the local types are `Rc` based and cost no atomic operation; what they hand out is given back on drop.
+//! Contract: the local types are `Rc` based and cost no atomic operation; what they hand out is
+//! given back on drop.
 
 pub(crate) mod contention_mutex;
 pub(crate) mod lock_queue;
@@ -15,7 +17,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-pub use crate::sync::contention_mutex::{ContentionGuard, ContentionMutex, LockStats, LockTable, SAMPLE_EVERY};
+pub use crate::sync::contention_mutex::{
+    ContentionGuard, ContentionMutex, LockStats, LockTable, SAMPLE_EVERY,
+};
 pub use crate::sync::oneshot::{Gone, Receiver, Sender, block_on, oneshot};
 
 /// Wakes tasks of the same worker. Clones share the same waiters.
@@ -45,7 +49,8 @@ impl Notify {
         }
     }
 
-    /// Completes at the next [`Notify::notify_all`] after this call. Make it before testing the condition waited for.
+    /// Completes at the next [`Notify::notify_all`] after this call. Make it before testing the
+    /// condition waited for.
     pub fn notified(&self) -> Notified {
         Notified { inner: Rc::clone(&self.inner), version: self.inner.version.get() }
     }
@@ -74,8 +79,8 @@ impl Future for Notified {
     }
 }
 
-/// Bounds operations or bytes in flight among the tasks of one worker. Clones share the same permits. First come,
-/// first served: a large request is not starved by small ones.
+/// Bounds operations or bytes in flight among the tasks of one worker. Clones share the same
+/// permits. First come, first served: a large request is not starved by small ones.
 #[derive(Clone, Debug)]
 pub struct Semaphore {
     inner: Rc<SemaphoreInner>,
@@ -101,9 +106,14 @@ impl Semaphore {
         Semaphore { inner: Rc::new(SemaphoreInner { total, state: RefCell::new(state) }) }
     }
 
-    /// Waits for `permits`. More than the total counts as all of it: such a request runs alone instead of never.
+    /// Waits for `permits`. More than the total counts as all of it: such a request runs alone
+    /// instead of never.
     pub fn acquire(&self, permits: u64) -> Acquire {
-        Acquire { inner: Rc::clone(&self.inner), permits: permits.min(self.inner.total), ticket: None }
+        Acquire {
+            inner: Rc::clone(&self.inner),
+            permits: permits.min(self.inner.total),
+            ticket: None,
+        }
     }
 
     /// Takes `permits` now, if nobody waits and they are free.
@@ -173,7 +183,9 @@ impl Future for Acquire {
                 self.ticket = Some(ticket);
             }
             Some(ticket) => {
-                if let Some((_, waker)) = state.waiters.iter_mut().find(|(other, _)| *other == ticket) {
+                if let Some((_, waker)) =
+                    state.waiters.iter_mut().find(|(other, _)| *other == ticket)
+                {
                     *waker = Some(cx.waker().clone());
                 }
             }

@@ -1,7 +1,9 @@
-//! A value handed over once, between any two threads or tasks, and waiting for a future on an ordinary thread.
+//! A value handed over once, between any two threads or tasks, and waiting for a future on an
+//! ordinary thread.
 //!
-//! Contract: [`Sender::send`] never blocks; a receiver learns of a dropped sender as [`Gone`]. Only wakers are used, so
-//! a receiver may be polled on a worker, by another executor, or by [`block_on`].
+//! Contract: [`Sender::send`] never blocks; a receiver learns of a dropped sender as [`Gone`]. Only
+//! wakers are used, so a receiver may be polled on a worker, by another executor, or by
+//! [`block_on`].
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -11,13 +13,15 @@ use std::thread::Thread;
 
 use parking_lot::Mutex;
 
-/// The other side went away before it sent a value: its task panicked, was aborted, or its runtime has shut down.
+/// The other side went away before it sent a value: its task panicked, was aborted, or its runtime
+/// has shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the task that was to answer is gone")]
 pub struct Gone;
 
-/// Under a bare mutex, unlike all else that threads share: a channel is made for each call, its two ends touch it once
-/// or twice, and counting that in a table of locks would cost more than the channel.
+/// Under a bare mutex, unlike all else that threads share: a channel is made for each call, its two
+/// ends touch it once or twice, and counting that in a table of locks would cost more than the
+/// channel.
 enum State<T> {
     Waiting(Option<Waker>),
     Sent(T),
@@ -84,7 +88,8 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Blocks the calling thread for the value. For ordinary threads; on a worker it would stop the loop.
+    /// Blocks the calling thread for the value. For ordinary threads; on a worker it would stop the
+    /// loop.
     ///
     /// # Errors
     /// [`Gone`] if the sender was dropped.
@@ -134,7 +139,8 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// Runs a future on the calling thread, parked between wake-ups. For ordinary threads, never on a worker.
+/// Runs a future on the calling thread, parked between wake-ups. For ordinary threads, never on a
+/// worker.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));

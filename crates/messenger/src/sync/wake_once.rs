@@ -1,4 +1,5 @@
-//! Whether the other side knows already: that a task was woken, that a connection has something to do.
+//! Whether the other side knows already: that a task was woken, that a connection has something to
+//! do.
 //!
 //! Contract: whoever has something puts it where the other side looks, and then calls
 //! [`WakeOnce::give`], which says whether the other side must be told, by a queue. The other side,

@@ -1,22 +1,25 @@
-//! What connections and their listeners tell of themselves, and what another mapping would make of it.
+//! What connections and their listeners tell of themselves, and what another mapping would make of
+//! it.
 //!
-//! Contract: plain values, without any lock. [`ListenerStats::outlook`] and [`ListenerStats::forecast`] ask `placement` what
-//! the placement task would ask it, over the same snapshot, and move nothing.
+//! Contract: plain values, without any lock. [`ListenerStats::outlook`] and
+//! [`ListenerStats::forecast`] ask `placement` what the placement task would ask it, over the same
+//! snapshot, and move nothing.
 
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use placement::threads::{
-    ConnectionLoad, Mapping, Memory, Move, NewConnection, PlacementConfig, Snapshot, WorkerIndex, first_workers, place,
+    ConnectionLoad, Mapping, Memory, Move, NewConnection, PlacementConfig, Snapshot, WorkerIndex,
+    first_workers, place,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::serve::service::ConnState;
 use crate::sync::contention_mutex::LockStats;
 
-/// Connections that a listener reports one by one: at less than 400 bytes each, names of 256 bytes included, they leave
-/// room in a message's front for everything else.
+/// Connections that a listener reports one by one: at less than 400 bytes each, names of 256 bytes
+/// included, they leave room in a message's front for everything else.
 pub const CONNECTIONS_REPORTED_MAX: usize = 512;
 /// Seats that it reports with them, at less than 80 bytes each.
 pub const SEATS_REPORTED_MAX: usize = 4096;
@@ -34,7 +37,8 @@ pub struct AttachmentStats {
     pub contended: u64,
     /// Time it waited for the lock, in nanoseconds: the paper's T_i.
     pub lock_wait_ns: u64,
-    /// How often it found the connection taken, left a mark and moved on ([`placement::threads::Mapping::Handoff`]).
+    /// How often it found the connection taken, left a mark and moved on
+    /// ([`placement::threads::Mapping::Handoff`]).
     pub marks: u64,
     /// Messages it dispatched, replies included.
     pub messages: u64,
@@ -114,9 +118,13 @@ impl ConnectionStats {
         }
     }
 
-    /// What happened between an earlier reading and this one; the longest wait stays that since the start.
+    /// What happened between an earlier reading and this one; the longest wait stays that since the
+    /// start.
     fn since(&self, earlier: &ConnectionStats) -> ConnectionStats {
-        let attachment = |now: &AttachmentStats| match earlier.attachments.iter().find(|then| then.worker == now.worker)
+        let attachment = |now: &AttachmentStats| match earlier
+            .attachments
+            .iter()
+            .find(|then| then.worker == now.worker)
         {
             Some(then) => now.since(then),
             None => *now,
@@ -170,7 +178,8 @@ impl ListenerStats {
         let seated = |connection: &ConnectionStats| {
             connection.attachments.iter().filter(|attachment| attachment.seated).count() as u64
         };
-        let (sessions, attachments) = (connections.len() as u64, connections.iter().map(seated).sum());
+        let (sessions, attachments) =
+            (connections.len() as u64, connections.iter().map(seated).sum());
         connections.sort_by_key(|connection| Reverse(connection.bytes()));
         let mut room = SEATS_REPORTED_MAX;
         let mut fits = |connection: &ConnectionStats| {
@@ -178,7 +187,11 @@ impl ListenerStats {
             room = left.unwrap_or(0);
             left.is_some()
         };
-        let kept = connections.iter().take(CONNECTIONS_REPORTED_MAX).take_while(|connection| fits(connection)).count();
+        let kept = connections
+            .iter()
+            .take(CONNECTIONS_REPORTED_MAX)
+            .take_while(|connection| fits(connection))
+            .count();
         connections.truncate(kept);
         connections.sort_by_key(|connection| connection.id);
         ListenerStats { id, addr, placement, sessions, attachments, connections }
@@ -186,38 +199,60 @@ impl ListenerStats {
 
     /// What happened between an earlier report and this one.
     pub fn since(&self, earlier: &ListenerStats) -> ListenerStats {
-        let connection = |now: &ConnectionStats| match earlier.connections.iter().find(|then| then.id == now.id) {
-            Some(then) => now.since(then),
-            None => now.clone(),
-        };
-        ListenerStats { connections: self.connections.iter().map(connection).collect(), ..self.clone() }
+        let connection =
+            |now: &ConnectionStats| match earlier.connections.iter().find(|then| then.id == now.id)
+            {
+                Some(then) => now.since(then),
+                None => now.clone(),
+            };
+        ListenerStats {
+            connections: self.connections.iter().map(connection).collect(),
+            ..self.clone()
+        }
     }
 
-    /// What `mapping` would change after this interval, which took `elapsed` and in which the workers handled
-    /// `worker_bytes`, were it to begin with the workers that serve the connections now. The listener's threshold and rule
-    /// count. `None` where that cannot be told: for mappings that never change anything; for [`Mapping::TrafficAware`] if a
-    /// connection has several workers; if not all connections are in this report; and if it says of its listener what none
+    /// What `mapping` would change after this interval, which took `elapsed` and in which the
+    /// workers handled `worker_bytes`, were it to begin with the workers that serve the connections
+    /// now. The listener's threshold and rule count. `None` where that cannot be told: for mappings
+    /// that never change anything; for [`Mapping::TrafficAware`] if a connection has several
+    /// workers; if not all connections are in this report; and if it says of its listener what none
     /// is set to.
-    pub fn outlook(&self, mapping: Mapping, worker_bytes: Vec<u64>, elapsed: Duration) -> Option<Vec<Move>> {
-        if !mapping.is_adjusted() || !self.is_complete() || mapping == Mapping::TrafficAware && !self.has_one_each() {
+    pub fn outlook(
+        &self,
+        mapping: Mapping,
+        worker_bytes: Vec<u64>,
+        elapsed: Duration,
+    ) -> Option<Vec<Move>> {
+        if !mapping.is_adjusted()
+            || !self.is_complete()
+            || mapping == Mapping::TrafficAware && !self.has_one_each()
+        {
             return None;
         }
         let connections = self.connections.iter().map(ConnectionStats::load).collect();
         Some(self.moves(mapping, &Snapshot { worker_bytes, connections, elapsed }))
     }
 
-    /// What each worker would have handled in this interval, which took `elapsed` and in which the workers handled
-    /// `worker_bytes`, had `mapping` placed the connections at its begin; under [`Mapping::TrafficAware`] after one round of
-    /// moves, from the workers that serve the connections now if each has one, else from those of [`Mapping::RoundRobin`].
-    /// What workers did besides the connections of this report, those included that have ended, stays where it is.
+    /// What each worker would have handled in this interval, which took `elapsed` and in which the
+    /// workers handled `worker_bytes`, had `mapping` placed the connections at its begin; under
+    /// [`Mapping::TrafficAware`] after one round of moves, from the workers that serve the
+    /// connections now if each has one, else from those of [`Mapping::RoundRobin`]. What workers
+    /// did besides the connections of this report, those included that have ended, stays where it
+    /// is.
     pub fn forecast(&self, mapping: Mapping, worker_bytes: &[u64], elapsed: Duration) -> Forecast {
         if matches!(mapping, Mapping::Shared | Mapping::Lcam | Mapping::Handoff) {
             return Forecast::FollowsWhoIsFree;
         }
-        let Some(mut connections) = self.loads_under(mapping, worker_bytes.len()).filter(|_| self.is_complete()) else {
+        let Some(mut connections) =
+            self.loads_under(mapping, worker_bytes.len()).filter(|_| self.is_complete())
+        else {
             return Forecast::Unknown;
         };
-        let snapshot = Snapshot { worker_bytes: worker_bytes.to_vec(), connections: connections.clone(), elapsed };
+        let snapshot = Snapshot {
+            worker_bytes: worker_bytes.to_vec(),
+            connections: connections.clone(),
+            elapsed,
+        };
         for step in self.moves(mapping, &snapshot) {
             let moved = connections.iter_mut().find(|load| load.id == step.connection);
             moved.into_iter().for_each(|load| step.change.apply(&mut load.workers));
@@ -243,12 +278,15 @@ impl ListenerStats {
         place(&PlacementConfig { mapping, ..self.placement }, snapshot, &mut Memory::default())
     }
 
-    /// The connections with the workers that they have when a mapping begins; `None` without workers.
+    /// The connections with the workers that they have when a mapping begins; `None` without
+    /// workers.
     fn loads_under(&self, mapping: Mapping, workers: usize) -> Option<Vec<ConnectionLoad>> {
         let stays = mapping == Mapping::TrafficAware && self.has_one_each();
         let load = |(connection, before): (&ConnectionStats, u64)| {
             let now = connection.load();
-            let first = first_workers(mapping, workers, NewConnection { lane: connection.lane, before }).ok()?;
+            let first =
+                first_workers(mapping, workers, NewConnection { lane: connection.lane, before })
+                    .ok()?;
             Some(if stays { now } else { ConnectionLoad { workers: first, ..now } })
         };
         self.connections.iter().zip(0..).map(load).collect()
@@ -271,8 +309,11 @@ mod tests {
     use placement::threads::Change;
 
     fn connection(id: u64, workers: &[usize], bytes_in: u64, lock_wait_ns: u64) -> ConnectionStats {
-        let attachment =
-            |worker: &usize| AttachmentStats { worker: *worker, seated: true, ..AttachmentStats::default() };
+        let attachment = |worker: &usize| AttachmentStats {
+            worker: *worker,
+            seated: true,
+            ..AttachmentStats::default()
+        };
         let mut attachments: Vec<_> = workers.iter().map(attachment).collect();
         attachments[0] = AttachmentStats { bytes_in, lock_wait_ns, ..attachments[0] };
         ConnectionStats {
@@ -307,7 +348,11 @@ mod tests {
         assert_eq!((report.sessions, report.attachments), (2000, 4000));
         let kept: Vec<u64> = report.connections.iter().map(|connection| connection.id).collect();
         assert_eq!(kept, (2000 - CONNECTIONS_REPORTED_MAX as u64..2000).collect::<Vec<_>>());
-        assert_eq!(report.outlook(Mapping::Lcam, vec![0, 0], Duration::from_secs(1)), None, "not all are known");
+        assert_eq!(
+            report.outlook(Mapping::Lcam, vec![0, 0], Duration::from_secs(1)),
+            None,
+            "not all are known"
+        );
         let wide: Vec<usize> = (0..1024).collect();
         let report = listener((0..9).map(|id| connection(id, &wide, id, 0)).collect());
         assert_eq!(report.connections.len(), SEATS_REPORTED_MAX / 1024);
@@ -318,11 +363,18 @@ mod tests {
         let wide: Vec<usize> = (0..8).collect();
         let mut connections: Vec<_> =
             (0..600).map(|id| connection(u64::MAX - id, &wide, u64::MAX >> 4, u64::MAX)).collect();
-        for attachment in connections.iter_mut().flat_map(|connection| &mut connection.attachments) {
+        for attachment in connections.iter_mut().flat_map(|connection| &mut connection.attachments)
+        {
             let most = u64::MAX >> 4;
-            let figures =
-                AttachmentStats { acquisitions: most, contended: most, lock_wait_ns: most, marks: most, ..*attachment };
-            *attachment = AttachmentStats { messages: most, bytes_in: most, bytes_out: 0, ..figures };
+            let figures = AttachmentStats {
+                acquisitions: most,
+                contended: most,
+                lock_wait_ns: most,
+                marks: most,
+                ..*attachment
+            };
+            *attachment =
+                AttachmentStats { messages: most, bytes_in: most, bytes_out: 0, ..figures };
         }
         let bytes = postcard::to_stdvec(&listener(connections)).expect("plain values").len();
         assert!(bytes < crate::wire::frame::FRONT_BYTES_MAX / 2, "{bytes} bytes");
@@ -342,9 +394,16 @@ mod tests {
         let report = listener(vec![connection(1, &[0, 2], 600, 150_000_000)]);
         let lcam = report.outlook(Mapping::Lcam, vec![900, 0, 5], second);
         assert_eq!(lcam, Some(vec![moved(1, Change::Remove(WorkerIndex(2)))]));
-        assert_eq!(report.outlook(Mapping::TrafficAware, vec![900, 0, 5], second), None, "it has two workers");
+        assert_eq!(
+            report.outlook(Mapping::TrafficAware, vec![900, 0, 5], second),
+            None,
+            "it has two workers"
+        );
         let placement = PlacementConfig { lock_threshold: f64::NAN, ..report.placement };
-        assert_eq!(ListenerStats { placement, ..report }.outlook(Mapping::Lcam, vec![900, 0, 5], second), None);
+        assert_eq!(
+            ListenerStats { placement, ..report }.outlook(Mapping::Lcam, vec![900, 0, 5], second),
+            None
+        );
     }
 
     fn forecasts(report: &ListenerStats, worker_bytes: &[u64]) -> [Forecast; 3] {
@@ -355,15 +414,23 @@ mod tests {
     #[test]
     fn mappings_with_one_worker_each_are_predicted_in_bytes_per_worker() {
         let lanes = |mut connections: Vec<ConnectionStats>| {
-            connections.iter_mut().zip([1, 1, 1, 2]).for_each(|(connection, lane)| connection.lane = lane);
+            connections
+                .iter_mut()
+                .zip([1, 1, 1, 2])
+                .for_each(|(connection, lane)| connection.lane = lane);
             connections
         };
-        let on_first = [(1, 600), (2, 300), (3, 200), (4, 100)].map(|(id, bytes)| connection(id, &[0], bytes, 0));
+        let on_first = [(1, 600), (2, 300), (3, 200), (4, 100)]
+            .map(|(id, bytes)| connection(id, &[0], bytes, 0));
         let report = listener(lanes(on_first.to_vec()));
         // 50 bytes of worker 1 and 7 of worker 2 are of something else, and stay there
         let [round_robin, traffic, lanes_of_three] = forecasts(&report, &[1200, 50, 7]);
         assert_eq!(round_robin, Forecast::Bytes(vec![700, 350, 207]));
-        assert_eq!(traffic, Forecast::Bytes(vec![300, 650, 307]), "one move per worker: 600, 200 and 100 leave");
+        assert_eq!(
+            traffic,
+            Forecast::Bytes(vec![300, 650, 307]),
+            "one move per worker: 600, 200 and 100 leave"
+        );
         assert_eq!(lanes_of_three, Forecast::Bytes(vec![0, 1150, 107]));
     }
 
@@ -381,7 +448,10 @@ mod tests {
     fn what_cannot_be_predicted_is_not() {
         let report = listener(vec![connection(1, &[0], 600, 0)]);
         for mapping in [Mapping::Shared, Mapping::Lcam, Mapping::Handoff] {
-            assert_eq!(report.forecast(mapping, &[600, 0], Duration::from_secs(1)), Forecast::FollowsWhoIsFree);
+            assert_eq!(
+                report.forecast(mapping, &[600, 0], Duration::from_secs(1)),
+                Forecast::FollowsWhoIsFree
+            );
         }
         let unknown = [const { Forecast::Unknown }; 3];
         assert_eq!(forecasts(&report, &[]), unknown, "no workers");
@@ -399,6 +469,9 @@ mod tests {
         let mut strange = report;
         strange.connections[0].workers = vec![9];
         strange.connections[0].attachments[0].worker = 9;
-        assert!(matches!(forecasts(&strange, &[600, 0])[1], Forecast::Bytes(_)), "a worker that is not there");
+        assert!(
+            matches!(forecasts(&strange, &[600, 0])[1], Forecast::Bytes(_)),
+            "a worker that is not there"
+        );
     }
 }

@@ -1,6 +1,8 @@
-//! Counters of a worker: declared once, with unit and counting rule, written by the worker alone, read by anyone.
+//! Counters of a worker: declared once, with unit and counting rule, written by the worker alone,
+//! read by anyone.
 //!
-//! Contract: an increment is a plain load and store, never a locked instruction; a reader may see a value a moment old.
+//! Contract: an increment is a plain load and store, never a locked instruction; a reader may see a
+//! value a moment old.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -73,8 +75,8 @@ macro_rules! counters {
             $(#[doc = $derived_doc] pub $derived: u64,)*
             /// Frames refused, by the reason at the same place in [`FrameError::NAMES`].
             pub frame_errors: [u64; FrameError::REASONS],
-            /// Polls by the number of events that they returned, up to the bound at the same place in
-            /// [`POLL_EVENTS_BOUNDS`]; the last class has none.
+            /// Polls by the number of events that they returned, up to the bound at the same place
+            /// in [`POLL_EVENTS_BOUNDS`]; the last class has none.
             pub poll_classes: [u64; POLL_CLASSES],
         }
 
@@ -109,7 +111,8 @@ macro_rules! counters {
                 },)*
             ];
 
-            /// What happened between an earlier reading and this one. Peaks stay those since the start.
+            /// What happened between an earlier reading and this one. Peaks stay those since the
+            /// start.
             pub fn since(&self, earlier: &WorkerStats) -> WorkerStats {
                 let less = |now: &[u64], then: &[u64], i: usize| now[i].saturating_sub(then[i]);
                 WorkerStats {
@@ -228,7 +231,10 @@ mod tests {
     #[test]
     fn every_poll_is_in_the_class_of_its_bound() {
         for events in 0..2000 {
-            let class = POLL_EVENTS_BOUNDS.iter().position(|bound| events <= *bound).unwrap_or(POLL_CLASSES - 1);
+            let class = POLL_EVENTS_BOUNDS
+                .iter()
+                .position(|bound| events <= *bound)
+                .unwrap_or(POLL_CLASSES - 1);
             assert_eq!(poll_class(events), class, "{events} events");
         }
     }

@@ -1,23 +1,27 @@
-//! How long things took, in buckets of at most 1/8 width, so that any number of them takes the same memory.
+//! How long things took, in buckets of at most 1/8 width, so that any number of them takes the same
+//! memory.
 //!
-//! Contract: [`Histogram`] is written by any thread, without a lock: an entry is two relaxed additions, and a store when it is
-//! the shortest or the longest so far. [`Times`] is a reading of it: a plain value that travels, adds up and can be
-//! compared with a later one; one made while others write may lack their last entries, in part too. One that came from
-//! elsewhere may hold any numbers: what is computed of it is then as wrong, but is computed. `hdrhistogram` was looked
-//! at: its shared form passes every entry through a channel to whoever reads.
+//! Contract: [`Histogram`] is written by any thread, without a lock: an entry is two relaxed
+//! additions, and a store when it is the shortest or the longest so far. [`Times`] is a reading of
+//! it: a plain value that travels, adds up and can be compared with a later one; one made while
+//! others write may lack their last entries, in part too. One that came from elsewhere may hold any
+//! numbers: what is computed of it is then as wrong, but is computed. `hdrhistogram` was looked at:
+//! its shared form passes every entry through a channel to whoever reads.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
-/// Buckets per power of two, as a power of two: a value is known to 1/16 either way of its bucket's middle.
+/// Buckets per power of two, as a power of two: a value is known to 1/16 either way of its bucket's
+/// middle.
 const SUB_BITS: u32 = 3;
 /// Values of this many bits, in nanoseconds 18 minutes, and longer ones share the last bucket.
 const VALUE_BITS: u32 = 40;
 /// Buckets of a histogram, which take 8 bytes each.
 const BUCKETS: usize = bucket_of::<SUB_BITS>((1 << VALUE_BITS) - 1) + 1;
 
-/// The bucket of a value. Values below 2^BITS have a bucket each; above, every power of two has 2^BITS.
+/// The bucket of a value. Values below 2^BITS have a bucket each; above, every power of two has
+/// 2^BITS.
 pub const fn bucket_of<const BITS: u32>(value: u64) -> usize {
     let exponent = (u64::BITS - value.leading_zeros()).saturating_sub(BITS + 1);
     ((exponent as usize) << BITS) + (value >> exponent) as usize
@@ -81,7 +85,8 @@ impl Histogram {
     /// What was counted so far.
     pub fn times(&self) -> Times {
         let count = |(bucket, count): (usize, &AtomicU64)| (bucket as u16, count.load(Relaxed));
-        let buckets: Vec<_> = self.buckets.iter().enumerate().map(count).filter(|(_, count)| *count > 0).collect();
+        let buckets: Vec<_> =
+            self.buckets.iter().enumerate().map(count).filter(|(_, count)| *count > 0).collect();
         if buckets.is_empty() {
             return Times::default();
         }
@@ -131,7 +136,8 @@ impl Times {
         }
     }
 
-    /// The duration that `share` (0 to 1) of all do not exceed, in nanoseconds, to 1/15 of it; 0 if there is none.
+    /// The duration that `share` (0 to 1) of all do not exceed, in nanoseconds, to 1/15 of it; 0 if
+    /// there is none.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = ((self.calls() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0_u64;
@@ -159,7 +165,8 @@ impl Times {
         if other.buckets.is_empty() {
             return;
         }
-        self.min_ns = if self.buckets.is_empty() { other.min_ns } else { self.min_ns.min(other.min_ns) };
+        self.min_ns =
+            if self.buckets.is_empty() { other.min_ns } else { self.min_ns.min(other.min_ns) };
         self.max_ns = self.max_ns.max(other.max_ns);
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
         for &(bucket, count) in &other.buckets {
@@ -170,15 +177,19 @@ impl Times {
         }
     }
 
-    /// Those between an earlier reading and this one. The shortest and the longest are then known to their buckets only.
+    /// Those between an earlier reading and this one. The shortest and the longest are then known
+    /// to their buckets only.
     pub fn since(&self, earlier: &Times) -> Times {
         let before = |bucket: u16| {
             let found = earlier.buckets.binary_search_by_key(&bucket, |(own, _)| *own);
             found.map_or(0, |at| earlier.buckets[at].1)
         };
         let less = |&(bucket, count): &(u16, u64)| (bucket, count.saturating_sub(before(bucket)));
-        let buckets: Vec<_> = self.buckets.iter().map(less).filter(|(_, count)| *count > 0).collect();
-        let (Some((first, _)), Some((last, _))) = (buckets.first(), buckets.last()) else { return Times::default() };
+        let buckets: Vec<_> =
+            self.buckets.iter().map(less).filter(|(_, count)| *count > 0).collect();
+        let (Some((first, _)), Some((last, _))) = (buckets.first(), buckets.last()) else {
+            return Times::default();
+        };
         Times {
             min_ns: self.within(begin_of(*first)),
             max_ns: self.within(end_of(*last)),
@@ -206,14 +217,19 @@ mod tests {
 
     fn values() -> impl Strategy<Value = Vec<u64>> {
         // As many short as long ones: the exponent is drawn, not the value.
-        let value =
-            (0..VALUE_BITS, any::<u64>()).prop_map(|(bits, any)| any & ((2 << bits) - 1) & ((1 << VALUE_BITS) - 1));
+        let value = (0..VALUE_BITS, any::<u64>())
+            .prop_map(|(bits, any)| any & ((2 << bits) - 1) & ((1 << VALUE_BITS) - 1));
         proptest::collection::vec(value, 1..200)
     }
 
     #[test]
     fn numbers_from_elsewhere_may_be_any() {
-        let most = Times { buckets: vec![(9, u64::MAX), (u16::MAX, 1)], sum_ns: 1, min_ns: u64::MAX, max_ns: 3 };
+        let most = Times {
+            buckets: vec![(9, u64::MAX), (u16::MAX, 1)],
+            sum_ns: 1,
+            min_ns: u64::MAX,
+            max_ns: 3,
+        };
         let mut merged = most.clone();
         merged.merge(&most);
         for times in [&most, &merged, &most.since(&Times::default())] {
@@ -273,10 +289,15 @@ mod tests {
 
     #[test]
     fn every_value_lies_in_its_bucket() {
-        for ns in (0..2000).chain((11..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + (1 << (bit - 3))])) {
+        for ns in (0..2000).chain(
+            (11..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + (1 << (bit - 3))]),
+        ) {
             let bucket = bucket_of::<SUB_BITS>(ns);
             assert!(bucket_end::<SUB_BITS>(bucket) >= ns, "{ns} is above bucket {bucket}");
-            assert!(bucket == 0 || bucket_end::<SUB_BITS>(bucket - 1) < ns, "{ns} is below bucket {bucket}");
+            assert!(
+                bucket == 0 || bucket_end::<SUB_BITS>(bucket - 1) < ns,
+                "{ns} is below bucket {bucket}"
+            );
         }
     }
 
@@ -284,7 +305,10 @@ mod tests {
     fn nothing_and_very_long() {
         assert_eq!(counted(&[]), Times::default());
         let none = Times::default();
-        assert_eq!((none.calls(), none.mean_ns(), none.quantile_ns(0.5), none.max_ns()), (0, 0.0, 0, 0));
+        assert_eq!(
+            (none.calls(), none.mean_ns(), none.quantile_ns(0.5), none.max_ns()),
+            (0, 0.0, 0, 0)
+        );
         let long = counted(&[1 << 50]);
         assert_eq!((long.calls(), long.max_ns(), long.quantile_ns(0.99)), (1, 1 << 50, 1 << 50));
     }

@@ -1,12 +1,15 @@
-//! The last operations of a runtime, one by one, to see what a load consists of and what hangs: GlusterFS's "event history".
+//! The last operations of a runtime, one by one, to see what a load consists of and what hangs:
+//! GlusterFS's "event history".
 //!
-//! Contract: an operation is two events, its beginning and its end, as in GlusterFS, written by the threads that see them. The
-//! last [`EVENTS_MAX`] are kept, so at least half as many operations; those that have not ended are among them as long as
-//! that. Nothing is kept and no clock is read with [`HistoryMode::Off`].
+//! Contract: an operation is two events, its beginning and its end, as in GlusterFS, written by the
+//! threads that see them. The last [`EVENTS_MAX`] are kept, so at least half as many operations;
+//! those that have not ended are among them as long as that. Nothing is kept and no clock is read
+//! with [`HistoryMode::Off`].
 //!
-//! [`HistoryMode::Locked`] puts all threads behind one lock, "operation history" in the lock table; [`HistoryMode::LockFree`]
-//! costs them an atomic operation or two. Reading a lock-free history takes the events out and puts them back: those that
-//! happen meanwhile may displace some of the oldest.
+//! [`HistoryMode::Locked`] puts all threads behind one lock, "operation history" in the lock table;
+//! [`HistoryMode::LockFree`] costs them an atomic operation or two. Reading a lock-free history
+//! takes the events out and puts them back: those that happen meanwhile may displace some of the
+//! oldest.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -38,13 +41,17 @@ pub enum HistoryMode {
 
 impl HistoryMode {
     /// Every mode with its name in configuration.
-    pub const ALL: [(&'static str, HistoryMode); 3] =
-        [("off", HistoryMode::Off), ("locked", HistoryMode::Locked), ("lock-free", HistoryMode::LockFree)];
+    pub const ALL: [(&'static str, HistoryMode); 3] = [
+        ("off", HistoryMode::Off),
+        ("locked", HistoryMode::Locked),
+        ("lock-free", HistoryMode::LockFree),
+    ];
 }
 
 impl fmt::Display for HistoryMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(_, mode)| mode == self).map_or("unknown", |(name, _)| name);
+        let name =
+            Self::ALL.iter().find(|(_, mode)| mode == self).map_or("unknown", |(name, _)| name);
         f.write_str(name)
     }
 }
@@ -58,7 +65,11 @@ impl FromStr for HistoryMode {
     type Err = UnknownHistoryMode;
 
     fn from_str(text: &str) -> Result<Self, UnknownHistoryMode> {
-        Self::ALL.iter().find(|(name, _)| *name == text).map(|(_, mode)| *mode).ok_or(UnknownHistoryMode)
+        Self::ALL
+            .iter()
+            .find(|(name, _)| *name == text)
+            .map(|(_, mode)| *mode)
+            .ok_or(UnknownHistoryMode)
     }
 }
 
@@ -138,8 +149,10 @@ impl Ring {
             Ring::Locked(events) => events.lock().iter().copied().collect(),
             Ring::LockFree { events, reading } => {
                 let _reading = reading.lock();
-                let taken: Vec<Event> = std::iter::from_fn(|| events.pop()).take(EVENTS_MAX).collect();
-                // The oldest are those that find no room any more; a few of the others may miss theirs to a writer.
+                let taken: Vec<Event> =
+                    std::iter::from_fn(|| events.pop()).take(EVENTS_MAX).collect();
+                // The oldest are those that find no room any more; a few of the others may miss
+                // theirs to a writer.
                 let room = EVENTS_MAX.saturating_sub(events.len()).min(taken.len());
                 for event in &taken[taken.len() - room..] {
                     let _ = events.push(*event);
@@ -176,9 +189,11 @@ impl History {
     pub fn new(mode: HistoryMode, began: Instant, locks: &LockTable) -> History {
         let ring = match mode {
             HistoryMode::Off => return History::default(),
-            HistoryMode::Locked => {
-                Ring::Locked(ContentionMutex::new(locks, "operation history", VecDeque::with_capacity(EVENTS_MAX)))
-            }
+            HistoryMode::Locked => Ring::Locked(ContentionMutex::new(
+                locks,
+                "operation history",
+                VecDeque::with_capacity(EVENTS_MAX),
+            )),
             HistoryMode::LockFree => Ring::LockFree {
                 events: Box::new(ArrayQueue::new(EVENTS_MAX)),
                 reading: ContentionMutex::new(locks, "operation history readers", ()),
@@ -202,10 +217,15 @@ impl History {
         let mut entries: BTreeMap<u64, HistoryEntry> = BTreeMap::new();
         for Event { id, operation, inode, start_ns, end } in kept.ring.events() {
             let operation = Cow::Borrowed(operation);
-            let entry = entries.entry(id).or_insert(HistoryEntry { id, operation, inode, start_ns, end });
+            let entry =
+                entries.entry(id).or_insert(HistoryEntry { id, operation, inode, start_ns, end });
             entry.end = entry.end.or(end);
         }
-        HistoryReport { mode: kept.mode, now_ns: kept.now_ns(), entries: entries.into_values().collect() }
+        HistoryReport {
+            mode: kept.mode,
+            now_ns: kept.now_ns(),
+            entries: entries.into_values().collect(),
+        }
     }
 }
 
@@ -233,7 +253,9 @@ impl Recording {
 impl Drop for Running {
     fn drop(&mut self) {
         let duration_ns = self.kept.now_ns().saturating_sub(self.event.start_ns);
-        self.kept.ring.push(Event { end: Some(HistoryEnd { duration_ns, errno: self.errno }), ..self.event });
+        self.kept
+            .ring
+            .push(Event { end: Some(HistoryEnd { duration_ns, errno: self.errno }), ..self.event });
     }
 }
 
@@ -256,11 +278,20 @@ mod tests {
             // Reading changes nothing.
             assert_eq!(history.report().entries, history.report().entries);
             let entries = history.report().entries;
-            let seen: Vec<_> = entries.iter().map(|e| (e.id, &*e.operation, e.inode, e.end.map(|e| e.errno))).collect();
+            let seen: Vec<_> = entries
+                .iter()
+                .map(|e| (e.id, &*e.operation, e.inode, e.end.map(|e| e.errno)))
+                .collect();
             assert_eq!(seen, [(1, "read", 7, Some(5)), (2, "write", 8, None)]);
             drop(under_way);
             assert_eq!(history.report().entries[1].end.map(|end| end.errno), Some(0));
-            assert!(history.report().entries.iter().all(|entry| entry.start_ns <= history.report().now_ns));
+            assert!(
+                history
+                    .report()
+                    .entries
+                    .iter()
+                    .all(|entry| entry.start_ns <= history.report().now_ns)
+            );
         }
     }
 
@@ -282,7 +313,8 @@ mod tests {
             std::thread::scope(|scope| {
                 for inode in 0..4 {
                     let history = history.clone();
-                    scope.spawn(move || (0..2000).for_each(|_| drop(history.begin("write", inode))));
+                    scope
+                        .spawn(move || (0..2000).for_each(|_| drop(history.begin("write", inode))));
                 }
                 for _ in 0..50 {
                     let entries = history.report().entries;

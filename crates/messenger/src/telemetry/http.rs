@@ -1,9 +1,11 @@
-//! A small HTTP server for what a process tells of itself: GET of a few pages, one request per connection.
+//! A small HTTP server for what a process tells of itself: GET of a few pages, one request per
+//! connection.
 //!
-//! Contract: whatever arrives, the process goes on. A connection has [`REQUEST_MAX`] for its request and as long for its
-//! answer, however slowly it sends; a request's head has at most [`HEAD_BYTES_MAX`]; at most [`CONNECTIONS_MAX`] are
-//! served at once, and those beyond are closed. Each is served by a thread of its own that ends with it: scrapes are rare,
-//! and must not wait for a worker that they are to tell of.
+//! Contract: whatever arrives, the process goes on. A connection has [`REQUEST_MAX`] for its
+//! request and as long for its answer, however slowly it sends; a request's head has at most
+//! [`HEAD_BYTES_MAX`]; at most [`CONNECTIONS_MAX`] are served at once, and those beyond are closed.
+//! Each is served by a thread of its own that ends with it: scrapes are rare, and must not wait for
+//! a worker that they are to tell of.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +17,8 @@ use std::time::{Duration, Instant};
 use crate::executor::runtime::Handle;
 use crate::telemetry::prometheus;
 
-/// Time for a request to arrive, and for its answer to be taken: generous on any network, short for a thread to be held.
+/// Time for a request to arrive, and for its answer to be taken: generous on any network, short for
+/// a thread to be held.
 pub const REQUEST_MAX: Duration = Duration::from_secs(5);
 /// Longest head of a request, in bytes: several times what scrapers and browsers send.
 pub const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -66,12 +69,13 @@ impl HttpServer {
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopping);
         let accept = move || accept(&listener, &pages, &stop);
-        let thread = std::thread::Builder::new().name("http".into()).spawn(accept).map_err(failed)?;
+        let thread =
+            std::thread::Builder::new().name("http".into()).spawn(accept).map_err(failed)?;
         Ok(HttpServer { addr: bound, stopping, thread: Some(thread) })
     }
 
-    /// Serves `/metrics`, of all these runtimes and their companions together, after what `more` tells, which is asked
-    /// at each scrape, on a thread that may wait.
+    /// Serves `/metrics`, of all these runtimes and their companions together, after what `more`
+    /// tells, which is asked at each scrape, on a thread that may wait.
     ///
     /// # Errors
     /// As [`HttpServer::start`].
@@ -83,7 +87,10 @@ impl HttpServer {
         let pages = move |path: &str| {
             (path == "/metrics").then(|| {
                 let reports: Vec<_> = handles.iter().flat_map(Handle::reports).collect();
-                Page { content_type: prometheus::CONTENT_TYPE, body: more() + &prometheus::render(&reports) }
+                Page {
+                    content_type: prometheus::CONTENT_TYPE,
+                    body: more() + &prometheus::render(&reports),
+                }
             })
         };
         HttpServer::start(addr, Arc::new(pages))
@@ -130,7 +137,14 @@ fn accept(listener: &TcpListener, pages: &Arc<Pages>, stopping: &AtomicBool) {
         }
         let stream = match accepted {
             Ok((stream, _)) => stream,
-            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                ) =>
+            {
+                continue;
+            }
             Err(error) => {
                 tracing::warn!(%error, "http: cannot accept connections for the moment");
                 std::thread::sleep(ACCEPT_PAUSE);
@@ -177,7 +191,8 @@ impl Request {
         match request.parse(bytes) {
             Ok(httparse::Status::Partial) => None,
             Ok(httparse::Status::Complete(_)) => {
-                let (method, target) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
+                let (method, target) =
+                    (request.method.unwrap_or_default(), request.path.unwrap_or_default());
                 let path = target.split(['?', '#']).next().unwrap_or_default().to_owned();
                 Some(match method {
                     "GET" => Request::Get { path, head: false },
@@ -185,7 +200,9 @@ impl Request {
                     _ => Request::Refused("405 Method Not Allowed"),
                 })
             }
-            Err(httparse::Error::TooManyHeaders) => Some(Request::Refused("431 Request Header Fields Too Large")),
+            Err(httparse::Error::TooManyHeaders) => {
+                Some(Request::Refused("431 Request Header Fields Too Large"))
+            }
             Err(_) => Some(Request::Refused("400 Bad Request")),
         }
     }
@@ -259,8 +276,9 @@ mod tests {
     use super::*;
 
     fn server() -> HttpServer {
-        let pages =
-            |path: &str| (path == "/metrics").then(|| Page { content_type: "text/plain", body: "x 1\n".into() });
+        let pages = |path: &str| {
+            (path == "/metrics").then(|| Page { content_type: "text/plain", body: "x 1\n".into() })
+        };
         HttpServer::start(([127, 0, 0, 1], 0).into(), Arc::new(pages)).expect("a port")
     }
 
@@ -278,7 +296,10 @@ mod tests {
     fn pages_and_refusals() {
         let server = server();
         let page = exchange(&server, b"GET /metrics?a=b HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.ends_with("\r\n\r\nx 1\n"), "{page}");
+        assert!(
+            page.starts_with("HTTP/1.1 200 OK\r\n") && page.ends_with("\r\n\r\nx 1\n"),
+            "{page}"
+        );
         assert!(page.contains("\r\nContent-Length: 4\r\n"), "{page}");
         let head = exchange(&server, b"HEAD /metrics HTTP/1.1\r\n\r\n");
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"), "{head}");
@@ -324,10 +345,14 @@ mod tests {
     fn it_outlives_a_flood_and_its_port_is_free_afterwards() {
         let server = server();
         let addr = server.addr();
-        let flood: Vec<_> = (0..CONNECTIONS_MAX * 2).map(|_| TcpStream::connect(addr).expect("it listens")).collect();
+        let flood: Vec<_> = (0..CONNECTIONS_MAX * 2)
+            .map(|_| TcpStream::connect(addr).expect("it listens"))
+            .collect();
         drop(flood);
         // Places are free again once the threads have seen the ends of their connections.
-        while !exchange(&server, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 OK\r\n") {
+        while !exchange(&server, b"GET /metrics HTTP/1.1\r\n\r\n")
+            .starts_with("HTTP/1.1 200 OK\r\n")
+        {
             std::thread::sleep(Duration::from_millis(5));
         }
         drop(server);
@@ -337,7 +362,9 @@ mod tests {
     #[test]
     fn a_taken_port_is_named() {
         let server = server();
-        let error = HttpServer::start(server.addr(), Arc::new(|_: &str| None)).expect_err("taken").to_string();
+        let error = HttpServer::start(server.addr(), Arc::new(|_: &str| None))
+            .expect_err("taken")
+            .to_string();
         assert!(error.contains(&server.addr().to_string()), "{error}");
     }
 }

@@ -1,8 +1,9 @@
-//! What a runtime can tell of itself: its locks, operations, workers and connections, in one report that travels and can be
-//! compared with a later one.
+//! What a runtime can tell of itself: its locks, operations, workers and connections, in one report
+//! that travels and can be compared with a later one.
 //!
-//! Contract: everything here is a plain value. Figures are declared once, with name, unit, rule and description
-//! ([`WorkerStats::FIGURES`], [`LOCK_FIGURES`]); tables, JSON and metrics all come from there.
+//! Contract: everything here is a plain value. Figures are declared once, with name, unit, rule and
+//! description ([`WorkerStats::FIGURES`], [`LOCK_FIGURES`]); tables, JSON and metrics all come from
+//! there.
 
 pub(crate) mod connections;
 pub(crate) mod counters;
@@ -92,11 +93,29 @@ const fn lock_figure(
 
 /// Every figure of the locks of one name.
 pub const LOCK_FIGURES: [LockFigure; 7] = [
-    lock_figure("instances", Unit::Count, Rule::Gauge, "Locks of this name that exist now.", |s| s.instances),
-    lock_figure("acquisitions", Unit::Count, Rule::Counter, "How often the locks were taken.", |s| s.acquisitions),
-    lock_figure("contended", Unit::Count, Rule::Counter, "How often they were found taken.", |s| s.contended),
-    lock_figure("wait_ns", Unit::Nanoseconds, Rule::Counter, "Time waited for them.", |s| s.wait_ns),
-    lock_figure("wait_max_ns", Unit::Nanoseconds, Rule::Peak, "Longest wait since the start.", |s| s.wait_max_ns),
+    lock_figure("instances", Unit::Count, Rule::Gauge, "Locks of this name that exist now.", |s| {
+        s.instances
+    }),
+    lock_figure(
+        "acquisitions",
+        Unit::Count,
+        Rule::Counter,
+        "How often the locks were taken.",
+        |s| s.acquisitions,
+    ),
+    lock_figure("contended", Unit::Count, Rule::Counter, "How often they were found taken.", |s| {
+        s.contended
+    }),
+    lock_figure("wait_ns", Unit::Nanoseconds, Rule::Counter, "Time waited for them.", |s| {
+        s.wait_ns
+    }),
+    lock_figure(
+        "wait_max_ns",
+        Unit::Nanoseconds,
+        Rule::Peak,
+        "Longest wait since the start.",
+        |s| s.wait_max_ns,
+    ),
     lock_figure(
         "held_samples",
         Unit::Count,
@@ -116,9 +135,11 @@ pub const LOCK_FIGURES: [LockFigure; 7] = [
 /// What one runtime has done since it started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TelemetryReport {
-    /// Name of the runtime: the role, as "osd.0", or the role and what the runtime is for, as "osd.0-heart".
+    /// Name of the runtime: the role, as "osd.0", or the role and what the runtime is for, as
+    /// "osd.0-heart".
     pub name: String,
-    /// False if optional counting is off: then `locks` and `operations` are empty, and times are zero.
+    /// False if optional counting is off: then `locks` and `operations` are empty, and times are
+    /// zero.
     pub enabled: bool,
     /// Time since the runtime started, in nanoseconds.
     pub elapsed_ns: u64,
@@ -144,7 +165,8 @@ impl TelemetryReport {
         total
     }
 
-    /// What happened between an earlier report and this one; all of this one if the runtime started anew in between.
+    /// What happened between an earlier report and this one; all of this one if the runtime started
+    /// anew in between.
     pub fn since(&self, earlier: &TelemetryReport) -> TelemetryReport {
         if self.elapsed_ns < earlier.elapsed_ns || self.workers.len() != earlier.workers.len() {
             return self.clone();
@@ -153,31 +175,43 @@ impl TelemetryReport {
             Some(then) => now.since(then),
             None => now.clone(),
         };
-        let operation = |now: &OperationStats| match earlier.operations.iter().find(|then| now.is_same(then)) {
-            Some(then) => now.since(then),
-            None => now.clone(),
-        };
-        let listener = |now: &ListenerStats| match earlier.listeners.iter().find(|then| then.id == now.id) {
-            Some(then) => now.since(then),
-            None => now.clone(),
-        };
+        let operation =
+            |now: &OperationStats| match earlier.operations.iter().find(|then| now.is_same(then)) {
+                Some(then) => now.since(then),
+                None => now.clone(),
+            };
+        let listener =
+            |now: &ListenerStats| match earlier.listeners.iter().find(|then| then.id == now.id) {
+                Some(then) => now.since(then),
+                None => now.clone(),
+            };
         TelemetryReport {
             elapsed_ns: self.elapsed_ns - earlier.elapsed_ns,
             locks: self.locks.iter().map(lock).collect(),
             operations: self.operations.iter().map(operation).collect(),
-            workers: self.workers.iter().zip(&earlier.workers).map(|(now, then)| now.since(then)).collect(),
+            workers: self
+                .workers
+                .iter()
+                .zip(&earlier.workers)
+                .map(|(now, then)| now.since(then))
+                .collect(),
             listeners: self.listeners.iter().map(listener).collect(),
             ..self.clone()
         }
     }
 }
 
-/// Answers a [`Kind::Telemetry`] request with all that the worker's runtime and its companions have counted, and a
-/// [`Kind::History`] request with what it remembers; false if the message is neither.
+/// Answers a [`Kind::Telemetry`] request with all that the worker's runtime and its companions have
+/// counted, and a [`Kind::History`] request with what it remembers; false if the message is
+/// neither.
 pub fn answer(worker: &Worker, connection: &Connection, message: &Message) -> bool {
     let (kind, report) = match Kind::from_u16(message.kind).filter(|_| message.is_request()) {
-        Some(Kind::Telemetry) => (Kind::TelemetryReply, protocol::encode(&worker.handle().reports())),
-        Some(Kind::History) => (Kind::HistoryReply, protocol::encode(&worker.handle().history().report())),
+        Some(Kind::Telemetry) => {
+            (Kind::TelemetryReply, protocol::encode(&worker.handle().reports()))
+        }
+        Some(Kind::History) => {
+            (Kind::HistoryReply, protocol::encode(&worker.handle().history().report()))
+        }
         _ => return false,
     };
     connection.reply(message, kind.to_u16(), report, Bytes::new());
@@ -189,9 +223,15 @@ mod tests {
     use super::*;
 
     fn report(elapsed_ns: u64, messages_in: u64, acquisitions: u64) -> TelemetryReport {
-        let lock = LockStats { name: "a".into(), acquisitions, wait_max_ns: 7, ..LockStats::default() };
+        let lock =
+            LockStats { name: "a".into(), acquisitions, wait_max_ns: 7, ..LockStats::default() };
         let worker = WorkerStats { messages_in, events_max: 3, ..WorkerStats::default() };
-        TelemetryReport { elapsed_ns, locks: vec![lock], workers: vec![worker], ..TelemetryReport::default() }
+        TelemetryReport {
+            elapsed_ns,
+            locks: vec![lock],
+            workers: vec![worker],
+            ..TelemetryReport::default()
+        }
     }
 
     #[test]

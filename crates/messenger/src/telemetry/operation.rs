@@ -1,10 +1,13 @@
-//! How long operations take, by layer and name, and the table in which those of a runtime are listed.
+//! How long operations take, by layer and name, and the table in which those of a runtime are
+//! listed.
 //!
-//! Contract: as a `LockTable`, a table belongs to a runtime. An [`Operation`] is one owner's: whoever does a thing on
-//! several workers makes one for each, so that they share no cache line; those of one name are added up when somebody
-//! asks. They are listed as long as the table lives: one per worker, never one per connection or file.
+//! Contract: as a `LockTable`, a table belongs to a runtime. An [`Operation`] is one owner's:
+//! whoever does a thing on several workers makes one for each, so that they share no cache line;
+//! those of one name are added up when somebody asks. They are listed as long as the table lives:
+//! one per worker, never one per connection or file.
 //!
-//! Cost: reading the clock twice (about 50 ns) and two relaxed additions. One that is off reads no clock.
+//! Cost: reading the clock twice (about 50 ns) and two relaxed additions. One that is off reads no
+//! clock.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,7 +27,8 @@ pub enum Layer {
     Client,
     /// Messages from read to dispatch, calls from sent to answered.
     Messenger,
-    /// What placement groups do: records from received to acknowledged, reads from received to answered.
+    /// What placement groups do: records from received to acknowledged, reads from received to
+    /// answered.
     Pg,
     /// System calls on journals and fragment files.
     Disk,
@@ -32,7 +36,8 @@ pub enum Layer {
 
 impl Layer {
     /// All, from the top.
-    pub const ALL: [Layer; 5] = [Layer::Fuse, Layer::Client, Layer::Messenger, Layer::Pg, Layer::Disk];
+    pub const ALL: [Layer; 5] =
+        [Layer::Fuse, Layer::Client, Layer::Messenger, Layer::Pg, Layer::Disk];
 
     /// Its name in tables and metrics.
     pub const fn name(self) -> &'static str {

@@ -1,7 +1,7 @@
 //! Telemetry in the Prometheus text format, version 0.0.4.
 //!
-//! Contract: every sample stands under a HELP (what it is, and its unit) and a TYPE line of its name; each name appears
-//! once, however many runtimes are told of. Pure: from reports to text.
+//! Contract: every sample stands under a HELP (what it is, and its unit) and a TYPE line of its
+//! name; each name appears once, however many runtimes are told of. Pure: from reports to text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,7 +21,8 @@ pub fn render(reports: &[TelemetryReport]) -> String {
     let mut text = Text(String::new());
     runtimes(&mut text, reports);
     for figure in WorkerStats::FIGURES {
-        let mut family = text.family("trefoil_worker_", figure.name, figure.unit, figure.rule, figure.help);
+        let mut family =
+            text.family("trefoil_worker_", figure.name, figure.unit, figure.rule, figure.help);
         for (report, index, worker) in each_worker(reports) {
             family.sample(&[("role", &report.name), ("worker", &index)], (figure.get)(worker));
         }
@@ -30,14 +31,16 @@ pub fn render(reports: &[TelemetryReport]) -> String {
     operations(&mut text, reports);
     sessions(&mut text, reports);
     let help = "Frames refused, by reason.";
-    let mut family = text.family("trefoil_worker_", "frame_errors", Unit::Count, Rule::Counter, help);
+    let mut family =
+        text.family("trefoil_worker_", "frame_errors", Unit::Count, Rule::Counter, help);
     for (report, index, worker) in each_worker(reports) {
         for (reason, count) in FrameError::NAMES.iter().zip(worker.frame_errors) {
             family.sample(&[("role", &report.name), ("worker", &index), ("reason", reason)], count);
         }
     }
     for figure in &LOCK_FIGURES {
-        let mut family = text.family("trefoil_lock_", figure.name, figure.unit, figure.rule, figure.help);
+        let mut family =
+            text.family("trefoil_lock_", figure.name, figure.unit, figure.rule, figure.help);
         for report in reports {
             for lock in &report.locks {
                 family.sample(&[("role", &report.name), ("lock", &lock.name)], (figure.get)(lock));
@@ -50,10 +53,26 @@ pub fn render(reports: &[TelemetryReport]) -> String {
 fn runtimes(text: &mut Text, reports: &[TelemetryReport]) {
     type Figure = (&'static str, Unit, Rule, &'static str, fn(&TelemetryReport) -> u64);
     let figures: [Figure; 4] = [
-        ("elapsed_ns", Unit::Nanoseconds, Rule::Counter, "Time since the role started.", |r| r.elapsed_ns),
-        ("telemetry", Unit::Count, Rule::Gauge, "1 if locks and times are counted, 0 if not.", |r| r.enabled.into()),
-        ("blocking_threads", Unit::Count, Rule::Gauge, "I/O threads alive.", |r| r.blocking_threads),
-        ("blocking_panics", Unit::Count, Rule::Counter, "Jobs on I/O threads that panicked.", |r| r.blocking_panics),
+        ("elapsed_ns", Unit::Nanoseconds, Rule::Counter, "Time since the role started.", |r| {
+            r.elapsed_ns
+        }),
+        (
+            "telemetry",
+            Unit::Count,
+            Rule::Gauge,
+            "1 if locks and times are counted, 0 if not.",
+            |r| r.enabled.into(),
+        ),
+        ("blocking_threads", Unit::Count, Rule::Gauge, "I/O threads alive.", |r| {
+            r.blocking_threads
+        }),
+        (
+            "blocking_panics",
+            Unit::Count,
+            Rule::Counter,
+            "Jobs on I/O threads that panicked.",
+            |r| r.blocking_panics,
+        ),
     ];
     for (name, unit, rule, help, get) in figures {
         let mut family = text.family("trefoil_role_", name, unit, rule, help);
@@ -63,19 +82,30 @@ fn runtimes(text: &mut Text, reports: &[TelemetryReport]) {
     }
 }
 
-fn each_worker(reports: &[TelemetryReport]) -> impl Iterator<Item = (&TelemetryReport, String, &WorkerStats)> {
+fn each_worker(
+    reports: &[TelemetryReport],
+) -> impl Iterator<Item = (&TelemetryReport, String, &WorkerStats)> {
     reports.iter().flat_map(|report| {
-        report.workers.iter().enumerate().map(move |(index, worker)| (report, index.to_string(), worker))
+        report
+            .workers
+            .iter()
+            .enumerate()
+            .map(move |(index, worker)| (report, index.to_string(), worker))
     })
 }
 
-/// Sessions by mapping. What single connections did is not here: their number has no bound. It is in the figures of
-/// workers and of the lock "connection driver", which do not fall when a connection ends.
+/// Sessions by mapping. What single connections did is not here: their number has no bound. It is
+/// in the figures of workers and of the lock "connection driver", which do not fall when a
+/// connection ends.
 fn sessions(text: &mut Text, reports: &[TelemetryReport]) {
     type Figure = (&'static str, &'static str, fn(&ListenerStats) -> u64);
     let figures: [Figure; 2] = [
-        ("sessions", "Sessions that listeners with this mapping have.", |listener| listener.sessions),
-        ("seats", "Workers that serve a session, over all sessions.", |listener| listener.attachments),
+        ("sessions", "Sessions that listeners with this mapping have.", |listener| {
+            listener.sessions
+        }),
+        ("seats", "Workers that serve a session, over all sessions.", |listener| {
+            listener.attachments
+        }),
     ];
     for (name, help, get) in figures {
         let mut family = text.family("trefoil_listener_", name, Unit::Count, Rule::Gauge, help);
@@ -94,7 +124,12 @@ fn sessions(text: &mut Text, reports: &[TelemetryReport]) {
 /// Polls as a histogram: buckets, sum and count of one name.
 fn polls(text: &mut Text, reports: &[TelemetryReport]) {
     const NAME: &str = "trefoil_worker_poll_events";
-    text.head(NAME, "histogram", Unit::Count, "Readiness events that a poll of the reactor returned.");
+    text.head(
+        NAME,
+        "histogram",
+        Unit::Count,
+        "Readiness events that a poll of the reactor returned.",
+    );
     for (report, index, worker) in each_worker(reports) {
         let labels = [("role", report.name.as_str()), ("worker", index.as_str())];
         let bounds = POLL_EVENTS_BOUNDS.iter().map(u64::to_string).chain(["+Inf".to_owned()]);
@@ -102,28 +137,45 @@ fn polls(text: &mut Text, reports: &[TelemetryReport]) {
         for (bound, polls) in bounds.zip(worker.poll_classes) {
             count += polls;
             let [role, worker] = labels;
-            text.sample(&format!("{NAME}_bucket"), &[role, worker, ("le", &bound)], count, Unit::Count);
+            text.sample(
+                &format!("{NAME}_bucket"),
+                &[role, worker, ("le", &bound)],
+                count,
+                Unit::Count,
+            );
         }
         text.sample(&format!("{NAME}_sum"), &labels, worker.events, Unit::Count);
-        // Of the buckets, not the counter of polls: it may have moved on since the buckets were read.
+        // Of the buckets, not the counter of polls: it may have moved on since the buckets were
+        // read.
         text.sample(&format!("{NAME}_count"), &labels, count, Unit::Count);
     }
 }
 
-/// Bounds of durations, as powers of two of nanoseconds: 1 us to 34 s, each twice the one before. Finer ones, as
-/// `trefoil profile` has them, would be eight times as many lines.
+/// Bounds of durations, as powers of two of nanoseconds: 1 us to 34 s, each twice the one before.
+/// Finer ones, as `trefoil profile` has them, would be eight times as many lines.
 const TIME_BITS: RangeInclusive<u32> = 10..=35;
 
 /// Operations as histograms: those that never happened too, so that rates begin with the first.
 fn operations(text: &mut Text, reports: &[TelemetryReport]) {
     const NAME: &str = "trefoil_operation_seconds";
-    text.head(NAME, "histogram", Unit::Nanoseconds, "How long operations took, by layer of the stack and operation.");
+    text.head(
+        NAME,
+        "histogram",
+        Unit::Nanoseconds,
+        "How long operations took, by layer of the stack and operation.",
+    );
     for report in reports {
         for OperationStats { layer, name, times } in &report.operations {
-            let labels = [("role", report.name.as_str()), ("layer", layer.name()), ("operation", name)];
+            let labels =
+                [("role", report.name.as_str()), ("layer", layer.name()), ("operation", name)];
             let mut bucket = |bound: &str, count| {
                 let [role, layer, operation] = labels;
-                text.sample(&format!("{NAME}_bucket"), &[role, layer, operation, ("le", bound)], count, Unit::Count);
+                text.sample(
+                    &format!("{NAME}_bucket"),
+                    &[role, layer, operation, ("le", bound)],
+                    count,
+                    Unit::Count,
+                );
             };
             for bits in TIME_BITS {
                 bucket(&((1u64 << bits) as f64 / 1e9).to_string(), times.below(bits));
@@ -145,8 +197,16 @@ struct Family<'a> {
 }
 
 impl Text {
-    /// Begins a name: seconds instead of nanoseconds, and `_total` for what only grows, as Prometheus has it.
-    fn family(&mut self, prefix: &str, name: &str, unit: Unit, rule: Rule, help: &str) -> Family<'_> {
+    /// Begins a name: seconds instead of nanoseconds, and `_total` for what only grows, as
+    /// Prometheus has it.
+    fn family(
+        &mut self,
+        prefix: &str,
+        name: &str,
+        unit: Unit,
+        rule: Rule,
+        help: &str,
+    ) -> Family<'_> {
         let base = match unit {
             Unit::Nanoseconds => format!("{}_seconds", name.trim_end_matches("_ns")),
             Unit::Count | Unit::Bytes => name.to_owned(),
@@ -172,10 +232,13 @@ impl Text {
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64, unit: Unit) {
-        let labels: Vec<String> = labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escaped(text))).collect();
+        let labels: Vec<String> =
+            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escaped(text))).collect();
         let labels = labels.join(",");
         match unit {
-            Unit::Nanoseconds => self.line(format_args!("{name}{{{labels}}} {}", value as f64 / 1e9)),
+            Unit::Nanoseconds => {
+                self.line(format_args!("{name}{{{labels}}} {}", value as f64 / 1e9))
+            }
             Unit::Count | Unit::Bytes => self.line(format_args!("{name}{{{labels}}} {value}")),
         }
     }
@@ -205,10 +268,20 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn sample_reports() -> Vec<TelemetryReport> {
-        let mut worker = WorkerStats { messages_in: 7, busy_ns: 1_500_000_000, events: 5, ..WorkerStats::default() };
+        let mut worker = WorkerStats {
+            messages_in: 7,
+            busy_ns: 1_500_000_000,
+            events: 5,
+            ..WorkerStats::default()
+        };
         worker.poll_classes[1] = 2;
         worker.poll_classes[10] = 1;
-        let lock = LockStats { name: "a \"b\"\\".into(), acquisitions: 3, wait_ns: 10, ..LockStats::default() };
+        let lock = LockStats {
+            name: "a \"b\"\\".into(),
+            acquisitions: 3,
+            wait_ns: 10,
+            ..LockStats::default()
+        };
         let listener = |id| ListenerStats {
             id,
             addr: ([127, 0, 0, 1], 1).into(),
@@ -244,7 +317,9 @@ mod tests {
                 let (name, help) = rest.split_once(' ').expect("name and text");
                 let (what, unit) = help.rsplit_once(" Unit: ").expect("what it is, and the unit");
                 assert!(what.ends_with('.') && !helps.contains(&name), "{line}");
-                let of_name = ["seconds", "bytes"].into_iter().find(|unit| name.split('_').any(|word| word == *unit));
+                let of_name = ["seconds", "bytes"]
+                    .into_iter()
+                    .find(|unit| name.split('_').any(|word| word == *unit));
                 assert_eq!(unit.strip_suffix('.'), of_name.or(Some("count")), "{line}");
                 helps.push(name);
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
@@ -254,9 +329,14 @@ mod tests {
                 assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
             } else {
                 let name = line.split('{').next().expect("never empty");
-                let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+                let base = ["_bucket", "_sum", "_count"]
+                    .iter()
+                    .find_map(|suffix| name.strip_suffix(suffix));
                 let last = *helps.last().expect("a head stands before samples");
-                assert!(name == last || base == Some(last) && types[last] == "histogram", "{line} under {last}");
+                assert!(
+                    name == last || base == Some(last) && types[last] == "histogram",
+                    "{line} under {last}"
+                );
                 assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
                 let value = line.rsplit(' ').next().expect("a value");
                 assert!(value.parse::<f64>().is_ok(), "{line}");

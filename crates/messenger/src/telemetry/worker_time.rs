@@ -1,7 +1,8 @@
 //! What a worker's thread does with its time: waits in its reactor, or works.
 //!
-//! Contract: the worker writes, anyone reads. No clock is read in a turn that does not wait, except in every
-//! [`TURNS_UNREAD_MAX`]th; a turn that waits reads it twice, of which the first is the one that its timers need anyhow.
+//! Contract: the worker writes, anyone reads. No clock is read in a turn that does not wait, except
+//! in every [`TURNS_UNREAD_MAX`]th; a turn that waits reads it twice, of which the first is the one
+//! that its timers need anyhow.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time between readings of the thread's CPU clock: a system call, 0.3 us, so a hundred thousandth of a CPU.
+/// Time between readings of the thread's CPU clock: a system call, 0.3 us, so a hundred thousandth
+/// of a CPU.
 const CPU_EVERY: Duration = Duration::from_millis(20);
-/// Turns without a wait after which the clock is read all the same, so that a worker that never waits is seen to work.
+/// Turns without a wait after which the clock is read all the same, so that a worker that never
+/// waits is seen to work.
 const TURNS_UNREAD_MAX: u32 = 256;
 /// Marks a worker that waits, in [`WorkerTime::state`].
 const WAITING: u64 = 1;
@@ -20,8 +23,9 @@ const WAITING: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct WorkerTime {
     began: Instant,
-    /// While it works: nanoseconds waited so far, doubled. While it waits: nanoseconds worked so far, doubled, plus
-    /// [`WAITING`]. So one load tells a reader all, also in the middle of a long wait.
+    /// While it works: nanoseconds waited so far, doubled. While it waits: nanoseconds worked so
+    /// far, doubled, plus [`WAITING`]. So one load tells a reader all, also in the middle of a long
+    /// wait.
     state: AtomicU64,
     cpu_ns: AtomicU64,
 }
@@ -53,7 +57,11 @@ impl WorkerTime {
         let (waits, ns) = (state & WAITING != 0, state >> 1);
         let busy_ns = if waits { ns } else { elapsed_ns.saturating_sub(ns) };
         // A worker that began to wait after `now` was read has worked for longer than it had then.
-        TimeSpent { elapsed_ns, busy_ns: busy_ns.min(elapsed_ns), cpu_ns: self.cpu_ns.load(Relaxed) }
+        TimeSpent {
+            elapsed_ns,
+            busy_ns: busy_ns.min(elapsed_ns),
+            cpu_ns: self.cpu_ns.load(Relaxed),
+        }
     }
 }
 
@@ -67,12 +75,18 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// The worker begins to work. One that is not `enabled` reads no clock, and the worker is never seen to work.
+    /// The worker begins to work. One that is not `enabled` reads no clock, and the worker is never
+    /// seen to work.
     pub(crate) fn new(enabled: bool, time: &WorkerTime, now: Instant) -> Meter {
         if enabled {
             time.state.store(0, Relaxed);
         }
-        Meter { enabled, waited_ns: Cell::new(0), cpu_read_at: Cell::new(now), turns_unread: Cell::new(0) }
+        Meter {
+            enabled,
+            waited_ns: Cell::new(0),
+            cpu_read_at: Cell::new(now),
+            turns_unread: Cell::new(0),
+        }
     }
 
     /// A turn ends without a wait.

@@ -1,13 +1,14 @@
 //! Checksums of data block by block, and of the whole from those of its blocks.
 //!
-//! Contract: the numbers of the `crc32c` crate. A block is too short for that crate to sum parts of it side by side, and a
-//! single chain of CRC instructions spends its time on their latency: here several blocks' chains run at once. Memory is
-//! asked for ahead, as what is summed may have left the cache, and the CPU does not do so by itself for streams as short as
-//! a block.
+//! Contract: the numbers of the `crc32c` crate. A block is too short for that crate to sum parts of
+//! it side by side, and a single chain of CRC instructions spends its time on their latency: here
+//! several blocks' chains run at once. Memory is asked for ahead, as what is summed may have left
+//! the cache, and the CPU does not do so by itself for streams as short as a block.
 
 /// Bytes of a block: a sector of what stores them.
 pub const BLOCK_BYTES: usize = 512;
-/// Blocks summed at once: the instruction's latency is three cycles on common CPUs, and one begins each cycle.
+/// Blocks summed at once: the instruction's latency is three cycles on common CPUs, and one begins
+/// each cycle.
 const LANES: usize = 4;
 /// How many groups of that many blocks ahead memory is asked for.
 const AHEAD_GROUPS: usize = 2;
@@ -50,7 +51,8 @@ static BEHIND_BLOCK: [[u32; 256]; 4] = behind_block_table();
 
 /// The same by each bit.
 const fn behind_block_bits() -> [u32; 32] {
-    // What one bit of zeros makes of each bit of a checksum, and by squaring what twice as many bits do.
+    // What one bit of zeros makes of each bit of a checksum, and by squaring what twice as many
+    // bits do.
     let mut bits = [0; 32];
     let mut bit = 0;
     while bit < 32 {
@@ -104,7 +106,10 @@ mod x86 {
 
     /// The checksums of a group; meanwhile `ahead` comes into the cache.
     #[target_feature(enable = "sse4.2")]
-    pub(super) fn crcs(group: &[[u8; BLOCK_BYTES]; LANES], ahead: &[[u8; BLOCK_BYTES]; LANES]) -> [u32; LANES] {
+    pub(super) fn crcs(
+        group: &[[u8; BLOCK_BYTES]; LANES],
+        ahead: &[[u8; BLOCK_BYTES]; LANES],
+    ) -> [u32; LANES] {
         let lanes = group.each_ref().map(|block| block.as_chunks::<8>().0);
         let mut sums = [u64::from(u32::MAX); LANES];
         for at in 0..BLOCK_BYTES / 8 {

@@ -20,9 +20,10 @@
 //! | .. | 4 | front_crc | CRC32C of front |
 //! | .. | 4 | data_crc | CRC32C of data |
 //!
-//! Assumed of the network: a stream socket, so bytes arrive in order; they may still be corrupt (offloads, bridges, bad memory).
-//! Contract: lengths are checked before anything is allocated; the decoder never panics and never reserves more than
-//! one front or one data segment, whatever it is fed.
+//! Assumed of the network: a stream socket, so bytes arrive in order; they may still be corrupt
+//! (offloads, bridges, bad memory). Contract: lengths are checked before anything is allocated; the
+//! decoder never panics and never reserves more than one front or one data segment, whatever it is
+//! fed.
 
 use std::sync::Arc;
 
@@ -43,9 +44,11 @@ pub const HEADER_BYTES: usize = 48;
 pub const TRAILER_BYTES: usize = 8;
 /// Bytes a frame takes besides its segments.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TRAILER_BYTES;
-/// Default and upper limit of the front segment, in bytes: a page of a directory listing or a map fits many times over.
+/// Default and upper limit of the front segment, in bytes: a page of a directory listing or a map
+/// fits many times over.
 pub const FRONT_BYTES_MAX: usize = 1 << 20;
-/// Default and upper limit of the data segment, in bytes: the largest request a kernel client sends, several times over.
+/// Default and upper limit of the data segment, in bytes: the largest request a kernel client
+/// sends, several times over.
 pub const DATA_BYTES_MAX: usize = BUFFER_BYTES_MAX;
 /// Flag: this frame answers the call with the same id. Set by the messenger.
 pub const FLAG_REPLY: u32 = 1 << 31;
@@ -103,8 +106,8 @@ pub struct Message {
     pub data: Bytes,
     /// CRC32C of `data`, if the sender has it already; always there on receipt, and checked.
     pub data_crc: Option<u32>,
-    /// CRC32C of each [`BLOCK_BYTES`] of `data`: on receipt, where [`crate::SessionConfig::block_crcs`] asks for them and the
-    /// data is whole blocks. Never sent.
+    /// CRC32C of each [`BLOCK_BYTES`] of `data`: on receipt, where
+    /// [`crate::SessionConfig::block_crcs`] asks for them and the data is whole blocks. Never sent.
     pub block_crcs: Option<Box<[u32]>>,
 }
 
@@ -120,7 +123,8 @@ pub struct ReplyTo {
 }
 
 impl Message {
-    /// A message with no flags and no id, as [`crate::Connection::send`] and [`crate::Connection::call`] take it.
+    /// A message with no flags and no id, as [`crate::Connection::send`] and
+    /// [`crate::Connection::call`] take it.
     pub fn new(class: TrafficClass, kind: u16, front: Bytes, data: Bytes) -> Message {
         Message { class, kind, flags: 0, id: 0, front, data, data_crc: None, block_crcs: None }
     }
@@ -266,9 +270,16 @@ impl FrameError {
         "loan",
     ];
 
-    /// True if sending the same frame again could not help: the session is given up, not only its TCP connection.
+    /// True if sending the same frame again could not help: the session is given up, not only its
+    /// TCP connection.
     pub fn is_fatal(&self) -> bool {
-        !matches!(self, FrameError::HeaderCrc | FrameError::FrontCrc | FrameError::DataCrc | FrameError::BadMagic(_))
+        !matches!(
+            self,
+            FrameError::HeaderCrc
+                | FrameError::FrontCrc
+                | FrameError::DataCrc
+                | FrameError::BadMagic(_)
+        )
     }
 }
 
@@ -321,8 +332,10 @@ impl Header {
             return Err(FrameError::HeaderCrc);
         }
         let class = TrafficClass::from_wire(class)?;
-        let (front_max, data_max) =
-            (limits.front_bytes_max.min(FRONT_BYTES_MAX), limits.data_bytes_max.min(DATA_BYTES_MAX));
+        let (front_max, data_max) = (
+            limits.front_bytes_max.min(FRONT_BYTES_MAX),
+            limits.data_bytes_max.min(DATA_BYTES_MAX),
+        );
         if front_len > front_max {
             return Err(FrameError::FrontTooLong { len: front_len, max: front_max });
         }
@@ -333,8 +346,15 @@ impl Header {
     }
 }
 
-/// Appends the header and the front of a frame; the data, or what says where it is, and [`put_trailer`] follow it on the wire.
-pub(crate) fn put_header_and_front(seq: u64, ack: u64, message: &Message, is_lent: bool, out: &mut BytesMut) {
+/// Appends the header and the front of a frame; the data, or what says where it is, and
+/// [`put_trailer`] follow it on the wire.
+pub(crate) fn put_header_and_front(
+    seq: u64,
+    ack: u64,
+    message: &Message,
+    is_lent: bool,
+    out: &mut BytesMut,
+) {
     assert!(message.front.len() <= FRONT_BYTES_MAX && message.data.len() <= DATA_BYTES_MAX);
     debug_assert_eq!(message.flags & FLAG_LENT, 0, "a flag of the messenger's own");
     out.reserve(OVERHEAD_BYTES + message.front.len());
@@ -383,7 +403,14 @@ pub struct FrameCodec {
 impl FrameCodec {
     /// A codec at the start of a stream.
     pub fn new(limits: FrameLimits, pool: Arc<Pool>) -> FrameCodec {
-        FrameCodec { limits, block_crcs: false, pool, receiver: None, lent_bytes: 0, state: State::Header }
+        FrameCodec {
+            limits,
+            block_crcs: false,
+            pool,
+            receiver: None,
+            lent_bytes: 0,
+            state: State::Header,
+        }
     }
 
     /// The same; frames then have [`Message::block_crcs`] if `wanted`.
@@ -404,7 +431,10 @@ impl FrameCodec {
     fn borrow(&self, lease: &[u8; LEASE_BYTES], len: usize) -> Result<Bytes, FrameError> {
         // Damaged on its way, as the data might have been.
         let lease = RegionLease::get(lease).ok_or(FrameError::DataCrc)?;
-        self.receiver.as_ref().and_then(|receiver| receiver.borrow(lease, len)).ok_or(FrameError::RegionLease)
+        self.receiver
+            .as_ref()
+            .and_then(|receiver| receiver.borrow(lease, len))
+            .ok_or(FrameError::RegionLease)
     }
 
     /// Is the decoder inside a frame, its header taken?
@@ -412,8 +442,9 @@ impl FrameCodec {
         !matches!(self.state, State::Header)
     }
 
-    /// The part of the data segment that is still missing, if the decoder is inside one: a reader whose own buffer is
-    /// empty reads from the socket straight into it and then calls [`FrameCodec::filled`].
+    /// The part of the data segment that is still missing, if the decoder is inside one: a reader
+    /// whose own buffer is empty reads from the socket straight into it and then calls
+    /// [`FrameCodec::filled`].
     pub fn data_wanted(&mut self) -> Option<&mut [u8]> {
         match &mut self.state {
             State::Data { data, filled, .. } => Some(&mut data.as_mut()[*filled..]),
@@ -454,7 +485,12 @@ impl FrameCodec {
                     } else if header.data_len == 0 {
                         State::Trailer { header, front, data: Bytes::new() }
                     } else {
-                        State::Data { header, front, data: self.pool.take(header.data_len), filled: 0 }
+                        State::Data {
+                            header,
+                            front,
+                            data: self.pool.take(header.data_len),
+                            filled: 0,
+                        }
                     };
                 }
                 State::RegionLease { header, front } => {
@@ -487,7 +523,9 @@ impl FrameCodec {
                     };
                     let (front_crc, data_crc) = (trailer.get_u32_le(), trailer.get_u32_le());
                     src.advance(TRAILER_BYTES);
-                    let is_blocks = self.block_crcs && !data.is_empty() && data.len().is_multiple_of(BLOCK_BYTES);
+                    let is_blocks = self.block_crcs
+                        && !data.is_empty()
+                        && data.len().is_multiple_of(BLOCK_BYTES);
                     return finish(header, front, data, (front_crc, data_crc), is_blocks).map(Some);
                 }
             }
@@ -511,12 +549,14 @@ fn finish(
         checksum::block_crcs(&data, |some| crcs.extend_from_slice(some));
         crcs.into_boxed_slice()
     });
-    let found = block_crcs.as_ref().map_or_else(|| crc32c::crc32c(&data), |crcs| checksum::joined(crcs));
+    let found =
+        block_crcs.as_ref().map_or_else(|| crc32c::crc32c(&data), |crcs| checksum::joined(crcs));
     if found != data_crc {
         return Err(FrameError::DataCrc);
     }
     let Header { class, kind, flags, id, seq, ack, .. } = header;
-    let message = Message { class, kind, flags, id, front, data, data_crc: Some(data_crc), block_crcs };
+    let message =
+        Message { class, kind, flags, id, front, data, data_crc: Some(data_crc), block_crcs };
     Ok(Frame { seq, ack, message })
 }
 

@@ -1,6 +1,7 @@
 //! One socket that carries frames: bytes in, bytes out, nothing decided.
 //!
-//! Contract: `readable` and `writable` are true until the socket says otherwise, because readiness is edge-triggered.
+//! Contract: `readable` and `writable` are true until the socket says otherwise, because readiness
+//! is edge-triggered.
 
 use std::io::{self, IoSliceMut, Read};
 use std::sync::Arc;
@@ -23,16 +24,20 @@ pub(crate) const KIND_PING: u16 = 0xff02;
 pub(crate) const KIND_PONG: u16 = 0xff03;
 /// The sender has closed the session.
 pub(crate) const KIND_BYE: u16 = 0xff04;
-/// Accepting side: nothing was carried for long; may the session end until there is something to say?
+/// Accepting side: nothing was carried for long; may the session end until there is something to
+/// say?
 pub(crate) const KIND_IDLE: u16 = 0xff05;
-/// Connecting side: yes, and nothing is sent before the answer. Accepting side: the session has ended.
+/// Connecting side: yes, and nothing is sent before the answer. Accepting side: the session has
+/// ended.
 pub(crate) const KIND_REST: u16 = 0xff06;
 /// Accepting side: no, something is under way after all; the session goes on.
 pub(crate) const KIND_STAY: u16 = 0xff07;
-/// Bytes gathered for the socket before more frames are taken from the session: several socket buffers.
+/// Bytes gathered for the socket before more frames are taken from the session: several socket
+/// buffers.
 const TX_BYTES_MAX: usize = 512 << 10;
-/// Data segments from here up come with others of their size as a rule, which are not read ahead: what of one goes through the
-/// scratch buffer is copied twice more, and that costs more than another system call.
+/// Data segments from here up come with others of their size as a rule, which are not read ahead:
+/// what of one goes through the scratch buffer is copied twice more, and that costs more than
+/// another system call.
 const LARGE_BYTES: usize = 16 << 10;
 /// Read ahead where large segments come: the end of a frame, and header and front of the next.
 const AHEAD_BYTES: usize = 1 << 10;
@@ -88,10 +93,16 @@ impl Wire {
         }
     }
 
-    /// The same, both ends of which lend. The peer has the offer already, or is to get it with the first bytes.
+    /// The same, both ends of which lend. The peer has the offer already, or is to get it with the
+    /// first bytes.
     pub(crate) fn with_lending(self, lending: Option<WireShm>) -> Wire {
         let Some(WireShm { sender, receiver, offer }) = lending else { return self };
-        Wire { sender: Some(sender), offer, codec: self.codec.with_borrower(Some(receiver)), ..self }
+        Wire {
+            sender: Some(sender),
+            offer,
+            codec: self.codec.with_borrower(Some(receiver)),
+            ..self
+        }
     }
 
     /// The next whole frame among the bytes read so far, and how many bytes of its data were lent.
@@ -118,17 +129,19 @@ impl Wire {
         !self.rbuf.is_empty() || self.codec.is_inside()
     }
 
-    /// Reads once; 0 if the socket is empty for now. A data segment is read straight into its buffer, with what follows
-    /// it going to `scratch` in the same system call.
+    /// Reads once; 0 if the socket is empty for now. A data segment is read straight into its
+    /// buffer, with what follows it going to `scratch` in the same system call.
     ///
     /// # Errors
     /// What the socket says; `UnexpectedEof` if the peer has closed it.
     pub(crate) fn read(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
         let wanted = self.codec.data_wanted().filter(|_| self.rbuf.is_empty());
-        let is_large = self.was_large || wanted.as_ref().is_some_and(|wanted| wanted.len() >= LARGE_BYTES);
+        let is_large =
+            self.was_large || wanted.as_ref().is_some_and(|wanted| wanted.len() >= LARGE_BYTES);
         // More than that of a frame without its data: it has a long front.
         let is_short = self.rbuf.len() < AHEAD_BYTES;
-        let ahead = if is_large && is_short { scratch.len().min(AHEAD_BYTES) } else { scratch.len() };
+        let ahead =
+            if is_large && is_short { scratch.len().min(AHEAD_BYTES) } else { scratch.len() };
         let scratch = &mut scratch[..ahead];
         let (direct, asked, result) = match wanted {
             Some(wanted) => {
@@ -152,7 +165,8 @@ impl Wire {
             self.codec.filled(count.min(direct));
         }
         self.rbuf.extend_from_slice(&scratch[..count.saturating_sub(direct)]);
-        // On Linux a short read means that a stream socket is empty, and saves the call that would say so.
+        // On Linux a short read means that a stream socket is empty, and saves the call that would
+        // say so.
         if count < asked && !self.ending {
             self.readable = false;
         }

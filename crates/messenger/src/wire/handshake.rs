@@ -1,7 +1,8 @@
 //! The first bytes of a TCP connection, before frames flow.
 //!
-//! Both ends say the same envelope, the connecting side first. Its first sixteen bytes keep their meaning in every
-//! version of the protocol, so that a mismatch is always a message and never a hang:
+//! Both ends say the same envelope, the connecting side first. Its first sixteen bytes keep their
+//! meaning in every version of the protocol, so that a mismatch is always a message and never a
+//! hang:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -11,10 +12,11 @@
 //! | 16 | body_len | body: a [`Hello`] from the connecting side, an [`Answer`] from the accepting one, in postcard |
 //! | .. | 4 | CRC32C of everything before, little-endian |
 //!
-//! Features are agreed on: a hello has those that the connecting side offers here, a welcome those of them that both will use.
+//! Features are agreed on: a hello has those that the connecting side offers here, a welcome those
+//! of them that both will use.
 //!
-//! Authentication: the hello carries a method, and only [`AUTH_NONE`] is accepted. Whoever reaches the port is trusted,
-//! so ports belong on a private network.
+//! Authentication: the hello carries a method, and only [`AUTH_NONE`] is accepted. Whoever reaches
+//! the port is trusted, so ports belong on a private network.
 
 use crate::wire::late_cluster::LateCluster;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -29,7 +31,8 @@ pub const BODY_BYTES_MAX: usize = 4096;
 pub const NAME_BYTES_MAX: usize = 256;
 /// The only authentication method: none.
 pub const AUTH_NONE: u8 = 0;
-/// Feature: with the first bytes come the descriptors by which data is lent, see `lending`; only over a Unix socket.
+/// Feature: with the first bytes come the descriptors by which data is lent, see `lending`; only
+/// over a Unix socket.
 pub const FEATURE_LENDING: u64 = 1;
 /// Features this side has.
 pub const FEATURES: u64 = FEATURE_LENDING;
@@ -91,7 +94,9 @@ pub struct Welcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// The peer speaks another version.
-    #[error("the peer speaks protocol version {theirs}, this side {ours}: upgrade the older of the two")]
+    #[error(
+        "the peer speaks protocol version {theirs}, this side {ours}: upgrade the older of the two"
+    )]
     Version {
         /// The peer's version.
         theirs: u32,
@@ -157,7 +162,8 @@ pub fn encode<T: Serialize>(body: &T) -> Bytes {
 }
 
 fn encode_as<T: Serialize>(version: u32, body: &T) -> Bytes {
-    let body = postcard::to_stdvec(body).expect("handshake bodies hold nothing that postcard cannot encode");
+    let body = postcard::to_stdvec(body)
+        .expect("handshake bodies hold nothing that postcard cannot encode");
     assert!(body.len() <= BODY_BYTES_MAX, "handshake body of {} bytes", body.len());
     let mut out = BytesMut::with_capacity(PREFIX_BYTES + body.len() + 4);
     out.put_slice(BANNER);
@@ -172,8 +178,8 @@ fn encode_as<T: Serialize>(version: u32, body: &T) -> Bytes {
 /// Decodes a body from the front of `src` and removes it; `None` if bytes are missing.
 ///
 /// # Errors
-/// [`HandshakeError`]. A version mismatch is reported only once the whole envelope is there (or is too long), so that
-/// closing the socket does not cut off the answer to it.
+/// [`HandshakeError`]. A version mismatch is reported only once the whole envelope is there (or is
+/// too long), so that closing the socket does not cut off the answer to it.
 pub fn decode<T: for<'a> Deserialize<'a>>(src: &mut BytesMut) -> Result<Option<T>, HandshakeError> {
     let known = src.len().min(BANNER.len());
     if src[..known] != BANNER[..known] {
@@ -223,7 +229,10 @@ pub fn refusal_bytes(refusal: Refusal) -> Bytes {
 
 /// Cuts a name to what a hello carries, at a character boundary.
 pub fn cut_name(name: &str) -> String {
-    let end = (0..=name.len().min(NAME_BYTES_MAX)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+    let end = (0..=name.len().min(NAME_BYTES_MAX))
+        .rev()
+        .find(|&at| name.is_char_boundary(at))
+        .unwrap_or(0);
     name[..end].to_owned()
 }
 
@@ -247,7 +256,9 @@ mod tests {
     #[test]
     fn versions_are_named_on_both_sides() {
         let mut src = BytesMut::from(&encode_as(99, &hello())[..]);
-        let Err(HandshakeError::Version(refusal)) = decode::<Hello>(&mut src) else { panic!("versions differ") };
+        let Err(HandshakeError::Version(refusal)) = decode::<Hello>(&mut src) else {
+            panic!("versions differ")
+        };
         assert!(
             refusal.to_string().contains("version 99")
                 && refusal.to_string().contains(&format!("this side {PROTOCOL_VERSION}"))
@@ -265,7 +276,10 @@ mod tests {
         let mut hello = hello();
         assert!(check_hello(&hello, &ClusterId::new(7).into()).is_ok());
         assert!(check_hello(&hello, &ClusterId::default().into()).is_ok());
-        assert!(matches!(check_hello(&hello, &ClusterId::new(8).into()), Err(Refusal::Cluster { .. })));
+        assert!(matches!(
+            check_hello(&hello, &ClusterId::new(8).into()),
+            Err(Refusal::Cluster { .. })
+        ));
         hello.cluster = ClusterId::default();
         assert!(check_hello(&hello, &ClusterId::new(8).into()).is_ok());
         hello.auth_method = 1;

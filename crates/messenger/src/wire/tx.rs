@@ -1,8 +1,8 @@
 //! Bytes on their way to a socket: many frames per system call, large data not copied.
 //!
-//! Contract: segments are written in the order in which frames were pushed. Headers, fronts and small data are
-//! gathered in one buffer; data from [`COPY_BYTES_MAX`] up stays where it is and is written from there, or is lent to a peer that can
-//! read it there.
+//! Contract: segments are written in the order in which frames were pushed. Headers, fronts and
+//! small data are gathered in one buffer; data from [`COPY_BYTES_MAX`] up stays where it is and is
+//! written from there, or is lent to a peer that can read it there.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -12,7 +12,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use crate::shm::{LEASE_BYTES, ShmSender};
 use crate::wire::frame::{Message, OVERHEAD_BYTES, put_header_and_front, put_trailer};
 
-/// Data up to here is copied next to its header: cheaper than two more entries in the kernel's vector.
+/// Data up to here is copied next to its header: cheaper than two more entries in the kernel's
+/// vector.
 const COPY_BYTES_MAX: usize = 4096;
 /// Size of the gathering buffer.
 const GATHER_BYTES: usize = 32 << 10;
@@ -37,7 +38,13 @@ impl TxQueue {
     }
 
     /// Appends a frame. The data's checksum is kept in the message, for another sending.
-    pub(crate) fn push_frame(&mut self, seq: u64, ack: u64, message: &mut Message, sender: Option<&mut ShmSender>) {
+    pub(crate) fn push_frame(
+        &mut self,
+        seq: u64,
+        ack: u64,
+        message: &mut Message,
+        sender: Option<&mut ShmSender>,
+    ) {
         let data_crc = message.data_crc.unwrap_or_else(|| crc32c::crc32c(&message.data));
         message.data_crc = Some(data_crc);
         if self.tail.capacity() - self.tail.len() < message.front.len() + 256 {
@@ -164,7 +171,10 @@ mod tests {
             tx.write_to(&mut socket).expect("takes bytes");
         }
         assert_eq!(socket.0.len(), total);
-        let mut codec = FrameCodec::new(FrameLimits::default(), Arc::new(Pool::new(1 << 20, &LockTable::default())));
+        let mut codec = FrameCodec::new(
+            FrameLimits::default(),
+            Arc::new(Pool::new(1 << 20, &LockTable::default())),
+        );
         let mut src = BytesMut::from(&socket.0[..]);
         for message in sent {
             let frame = codec.decode(&mut src).expect("valid").expect("whole");

@@ -13,6 +13,8 @@ use tokio_util::codec::Encoder;
 pub fn frame(seq: u64, message: Message) -> Vec<u8> {
     let pool = Arc::new(Pool::new(0, &LockTable::default()));
     let mut out = BytesMut::new();
-    FrameCodec::new(FrameLimits::default(), pool).encode(Frame { seq, ack: 0, message }, &mut out).expect("fits");
+    FrameCodec::new(FrameLimits::default(), pool)
+        .encode(Frame { seq, ack: 0, message }, &mut out)
+        .expect("fits");
     out.to_vec()
 }

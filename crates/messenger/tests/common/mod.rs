@@ -69,7 +69,10 @@ impl Service for TestService {
                 worker.spawn(async move {
                     let asked = Message::new(message.class, ECHO, message.front, message.data);
                     let answer = connection.call(asked, LONG).await.expect("the client answers");
-                    connection.reply_to(to, Message::new(answer.class, CALL_BACK, answer.front, answer.data));
+                    connection.reply_to(
+                        to,
+                        Message::new(answer.class, CALL_BACK, answer.front, answer.data),
+                    );
                 });
             }
             CLOSE => connection.close(),
@@ -80,7 +83,11 @@ impl Service for TestService {
     fn on_open(&self, _worker: &Worker, connection: &Connection, peer: &PeerInfo) {
         self.log.opened.fetch_add(1, SeqCst);
         self.log.connections.lock().expect("no panic").push(connection.clone());
-        self.log.events.lock().expect("no panic").push(format!("open {} lane {}", peer.name, peer.lane));
+        self.log
+            .events
+            .lock()
+            .expect("no panic")
+            .push(format!("open {} lane {}", peer.name, peer.lane));
     }
 
     fn on_close(&self, _worker: &Worker, _connection: &Connection, reason: &CloseReason) {
@@ -97,8 +104,13 @@ pub fn listen(handle: &Handle, log: &Arc<Log>) -> Listener {
     listen_with(handle, log, |_| {})
 }
 
-pub fn listen_with(handle: &Handle, log: &Arc<Log>, adjust: impl FnOnce(&mut ListenConfig)) -> Listener {
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+pub fn listen_with(
+    handle: &Handle,
+    log: &Arc<Log>,
+    adjust: impl FnOnce(&mut ListenConfig),
+) -> Listener {
+    let mut config =
+        ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
     adjust(&mut config);
     handle.listen(config, TestService::factory(log)).expect("listens")
 }

@@ -5,7 +5,8 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-/// Passes bytes between clients and a server; cuts all connections on demand, or each after some bytes.
+/// Passes bytes between clients and a server; cuts all connections on demand, or each after some
+/// bytes.
 pub struct Proxy {
     pub addr: SocketAddr,
     sockets: Arc<Mutex<Vec<TcpStream>>>,
@@ -34,20 +35,25 @@ impl Proxy {
                 if stopped.load(SeqCst) {
                     return;
                 }
-                let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) else { continue };
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) else {
+                    continue;
+                };
                 let number = connections.fetch_add(1, SeqCst);
                 let budget = Arc::new(AtomicUsize::new(cut_after(number)));
                 sockets.lock().expect("no panic").extend([clone(&client), clone(&server)]);
                 for (from, to) in [(clone(&client), clone(&server)), (server, client)] {
                     let (budget, muted) = (Arc::clone(&budget), Arc::clone(&muted));
-                    std::thread::spawn(move || pump(from, to, &budget, || number < muted.load(SeqCst)));
+                    std::thread::spawn(move || {
+                        pump(from, to, &budget, || number < muted.load(SeqCst))
+                    });
                 }
             }
         });
         proxy
     }
 
-    /// What goes over the connections that there are vanishes from now on, as if the peers' machines had.
+    /// What goes over the connections that there are vanishes from now on, as if the peers'
+    /// machines had.
     pub fn mute(&self) {
         self.muted.store(self.connections.load(SeqCst), SeqCst);
     }

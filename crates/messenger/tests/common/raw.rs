@@ -10,7 +10,8 @@ use protocol::ClusterId;
 /// The first bytes of a connecting side.
 pub fn hello(cluster: ClusterId, cookie: u128) -> Vec<u8> {
     let name = "raw".into();
-    let hello = Hello { features: 0, cluster, auth_method: AUTH_NONE, cookie, resume: None, lane: 0, name };
+    let hello =
+        Hello { features: 0, cluster, auth_method: AUTH_NONE, cookie, resume: None, lane: 0, name };
     encode(&hello).to_vec()
 }
 

@@ -13,8 +13,14 @@ fn acl(entries: &[(Tag, u32)]) -> Result<Acl, AclError> {
 
 /// `u::rwx,u:7:rw-,g::r-x,m::r-x,o::---`
 fn named() -> Acl {
-    acl(&[(Tag::UserObj, 7), (Tag::User(7), 6), (Tag::GroupObj, 5), (Tag::Mask, 5), (Tag::Other, 0)])
-        .expect("well-formed")
+    acl(&[
+        (Tag::UserObj, 7),
+        (Tag::User(7), 6),
+        (Tag::GroupObj, 5),
+        (Tag::Mask, 5),
+        (Tag::Other, 0),
+    ])
+    .expect("well-formed")
 }
 
 /// `u::rwx,g::r-x,o::--x`

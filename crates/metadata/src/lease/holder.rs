@@ -1,14 +1,17 @@
-//! The other side of a lease: what a session may do with one that it was granted, as a state machine.
+//! The other side of a lease: what a session may do with one that it was granted, as a state
+//! machine.
 //!
-//! Contract: no I/O and no clock; one [`Holder`] per file and session, driven by whoever carries the session's messages.
-//! Rules that it keeps, by their names in the model of the write path:
+//! Contract: no I/O and no clock; one [`Holder`] per file and session, driven by whoever carries
+//! the session's messages. Rules that it keeps, by their names in the model of the write path:
 //! * **ReadClock**: nothing is begun under a lease once the session's time ran out on its own clock
 //!   ([`Holder::permits`]);
 //! * **GrantEpoch**: nothing is begun with a map that is older than the grant (the same);
 //! * **ReleaseStable**: a write lease is given back only when every write begun under it is stable
 //!   ([`Holder::may_return`] tells, [`Holder::gave_back`] panics otherwise);
-//! * **fencing tokens**: a grant with a smaller token than the last one's is of an older lease, and void;
-//! * a grant asked for before a recall is void, and asked for anew: the recall may have crossed it on the way.
+//! * **fencing tokens**: a grant with a smaller token than the last one's is of an older lease, and
+//!   void;
+//! * a grant asked for before a recall is void, and asked for anew: the recall may have crossed it
+//!   on the way.
 
 use protocol::namespace::{Grant, LeaseMode};
 use protocol::{Epoch, Rule, Rules};
@@ -27,8 +30,8 @@ pub struct WriteMark(u64);
 pub struct Moment {
     /// By the session's own clock.
     pub now: Duration,
-    /// Until when the session's leases are used, by the same clock: no longer than it surely lives, counted from when its
-    /// renewal was *sent*.
+    /// Until when the session's leases are used, by the same clock: no longer than it surely lives,
+    /// counted from when its renewal was *sent*.
     pub until: Duration,
     /// Epoch of the newest map that everything which carries the session's operations out has.
     pub epoch: Epoch,
@@ -117,8 +120,9 @@ impl Holder {
         self.asking.is_some() || self.closing.is_some() || self.recalling
     }
 
-    /// May an operation that needs `mode` begin at this moment? Ask for every operation, after it was let in: one that was
-    /// held back, or stopped, in between must not go on under a lease that ran out.
+    /// May an operation that needs `mode` begin at this moment? Ask for every operation, after it
+    /// was let in: one that was held back, or stopped, in between must not go on under a lease that
+    /// ran out.
     pub fn permits(&self, mode: Option<LeaseMode>, at: Moment) -> Permit {
         if mode > self.mode {
             Permit::NotHeld
@@ -162,7 +166,8 @@ impl Holder {
         true
     }
 
-    /// This session has just made the file, and has it open; `None`: the lease that this brought has been given back.
+    /// This session has just made the file, and has it open; `None`: the lease that this brought
+    /// has been given back.
     ///
     /// # Panics
     /// If it has a lease on it already.
@@ -188,7 +193,8 @@ impl Holder {
         self.close_done(ticket, false);
     }
 
-    /// Begins to tell the service that the file is closed; `None` if it knows. Opens wait for [`Holder::close_done`].
+    /// Begins to tell the service that the file is closed; `None` if it knows. Opens wait for
+    /// [`Holder::close_done`].
     pub fn begin_close(&mut self) -> Option<Ticket> {
         if !self.open || self.is_busy() {
             return None;
@@ -221,8 +227,8 @@ impl Holder {
         self.stable = self.stable.max(mark.0);
     }
 
-    /// May the service be told that the lease is down to `keep`? A write lease goes only with writes that are all stable
-    /// (ReleaseStable).
+    /// May the service be told that the lease is down to `keep`? A write lease goes only with
+    /// writes that are all stable (ReleaseStable).
     pub fn may_return(&self, keep: Option<LeaseMode>) -> bool {
         let written = self.mode == Some(LeaseMode::Write) && keep != Some(LeaseMode::Write);
         !written || self.stable == self.begun || !self.rules.on(Rule::ReleaseStable)
@@ -243,7 +249,8 @@ impl Holder {
         RecallStep::Begin
     }
 
-    /// The service has taken the lease back down to `keep`; called before any operation may begin again.
+    /// The service has taken the lease back down to `keep`; called before any operation may begin
+    /// again.
     ///
     /// # Panics
     /// If a write lease goes with writes that are not stable (ReleaseStable).
@@ -252,8 +259,8 @@ impl Holder {
         self.mode = self.mode.min(keep);
     }
 
-    /// The recall that this task began is through: the lease is down to `kept` (`None` if it was not given back).
-    /// Returns a recall that came meanwhile and asks for more.
+    /// The recall that this task began is through: the lease is down to `kept` (`None` if it was
+    /// not given back). Returns a recall that came meanwhile and asks for more.
     ///
     /// # Panics
     /// If no recall was begun, or the lease was not given back as said.
@@ -270,8 +277,9 @@ impl Holder {
         self.mode = None;
     }
 
-    /// The session is dead: everything is gone, and what was not stable is lost or not, as the shards decide. Tokens
-    /// go on: a late answer to the dead session's question is void, and says nothing of the next one.
+    /// The session is dead: everything is gone, and what was not stable is lost or not, as the
+    /// shards decide. Tokens go on: a late answer to the dead session's question is void, and says
+    /// nothing of the next one.
     pub fn fenced(&mut self) {
         self.asking = None;
         self.closing = None;

@@ -1,15 +1,21 @@
 //! Who may cache or write a file: opens and leases per file and session, as a state machine.
 //!
-//! Contract: no I/O and no clock; `now` is the time since any fixed moment and never goes back. One session at most holds
-//! a file's write lease, and then nobody else holds any; otherwise many hold read leases. A request that conflicts waits
-//! in the file's queue, first come first served, until the holders have returned their leases or are gone; they are asked
-//! to ([`Action::Recall`], repeated until answered). A dead session keeps its leases until [`Leases::release`] says that
-//! its last writes are decided. What happens is told by [`Leases::take_actions`], in order: whoever owns the machine must
-//! carry it out in that order.
+//! Contract: no I/O and no clock; `now` is the time since any fixed moment and never goes back. One
+//! session at most holds a file's write lease, and then nobody else holds any; otherwise many hold
+//! read leases. A request that conflicts waits in the file's queue, first come first served, until
+//! the holders have returned their leases or are gone; they are asked to ([`Action::Recall`],
+//! repeated until answered). A dead session keeps its leases until [`Leases::release`] says that
+//! its last writes are decided. What happens is told by [`Leases::take_actions`], in order: whoever
+//! owns the machine must carry it out in that order.
 //!
-//! What a session may do with a lease that it was granted is decided on its own side, in [`holder`].
+//! Leases on names and attributes, which many hold and one that changes something takes away, are
+//! a machine of their own, [`names`].
+//!
+//! What a session may do with a lease that it was granted is decided on its own side, in
+//! [`holder`].
 
 pub mod holder;
+pub mod names;
 #[cfg(test)]
 mod tests;
 
@@ -23,8 +29,9 @@ use std::time::Duration;
 pub struct LeaseConfig {
     /// A recall is repeated after this time without an answer: the connection may have been lost.
     pub recall_repeat: Duration,
-    /// Files of one session with a lease or open. Above it the session is asked for leases on files it does not have
-    /// open; at twice this number it gets no more. Bounds memory: about 200 bytes each.
+    /// Files of one session with a lease or open. Above it the session is asked for leases on files
+    /// it does not have open; at twice this number it gets no more. Bounds memory: about 200 bytes
+    /// each.
     pub session_files_max: usize,
     /// The write protocol's rules that hold: all.
     pub rules: Rules,
@@ -32,7 +39,11 @@ pub struct LeaseConfig {
 
 impl Default for LeaseConfig {
     fn default() -> Self {
-        Self { recall_repeat: Duration::from_secs(1), session_files_max: 100_000, rules: Rules::default() }
+        Self {
+            recall_repeat: Duration::from_secs(1),
+            session_files_max: 100_000,
+            rules: Rules::default(),
+        }
     }
 }
 
@@ -126,31 +137,43 @@ impl File {
 
     /// Does this session have what it wants already, whoever else waits?
     fn has(&self, session: SessionId, want: Want) -> bool {
-        // Who holds what is only noted may have had a later grant of it: he is given one with a token of its own.
-        let Some(holder) = self.holders.iter().find(|h| h.session == session && !h.noted) else { return false };
+        // Who holds what is only noted may have had a later grant of it: he is given one with a
+        // token of its own.
+        let Some(holder) = self.holders.iter().find(|h| h.session == session && !h.noted) else {
+            return false;
+        };
         match want {
             Want::Current => true,
             Want::Alone => holder.mode == LeaseMode::Write,
             Want::Hold(mode) => {
-                holder.mode >= mode && holder.recalled.is_none_or(|(keep, _)| keep.is_some_and(|keep| keep >= mode))
+                holder.mode >= mode
+                    && holder.recalled.is_none_or(|(keep, _)| keep.is_some_and(|keep| keep >= mode))
             }
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.opens.is_empty() && self.holders.is_empty() && self.waiters.is_empty() && self.recovery.is_none()
+        self.opens.is_empty()
+            && self.holders.is_empty()
+            && self.waiters.is_empty()
+            && self.recovery.is_none()
     }
 
     fn needs_time(&self) -> bool {
-        !self.waiters.is_empty() || self.recovery.is_some() || self.holders.iter().any(|h| h.recalled.is_some())
+        !self.waiters.is_empty()
+            || self.recovery.is_some()
+            || self.holders.iter().any(|h| h.recalled.is_some())
     }
 }
 
-/// What a holder may keep when another session wants something; `None` when it may keep what it has.
+/// What a holder may keep when another session wants something; `None` when it may keep what it
+/// has.
 fn conflict(want: Want, held: LeaseMode) -> Option<Option<LeaseMode>> {
     match want {
         Want::Hold(LeaseMode::Write) | Want::Alone => Some(None),
-        Want::Hold(LeaseMode::Read) | Want::Current => (held == LeaseMode::Write).then_some(Some(LeaseMode::Read)),
+        Want::Hold(LeaseMode::Read) | Want::Current => {
+            (held == LeaseMode::Write).then_some(Some(LeaseMode::Read))
+        }
     }
 }
 
@@ -185,7 +208,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// No leases yet. Tokens begin above `tokens`, which must grow from one start of the service to the next.
+    /// No leases yet. Tokens begin above `tokens`, which must grow from one start of the service to
+    /// the next.
     pub fn new(config: LeaseConfig, tokens: u64) -> Self {
         Self { config, tokens, ..Self::default() }
     }
@@ -213,7 +237,10 @@ impl Leases {
         let file = self.files.entry(gfid).or_default();
         let waits = !file.waiters.is_empty()
             || file.recovery.is_some_and(|until| now < until)
-            || file.holders.iter().any(|h| h.session != session && conflict(want, h.mode).is_some());
+            || file
+                .holders
+                .iter()
+                .any(|h| h.session != session && conflict(want, h.mode).is_some());
         let answer = if waits {
             file.waiters.push_back(Waiter { ticket, session, want, deadline });
             Answer::Wait
@@ -256,7 +283,8 @@ impl Leases {
         self.shed(now, session);
     }
 
-    /// The session gives its lease back, down to `keep`. Returns what it held; `None` means that nothing changes.
+    /// The session gives its lease back, down to `keep`. Returns what it held; `None` means that
+    /// nothing changes.
     pub fn returned(
         &mut self,
         now: Duration,
@@ -272,7 +300,8 @@ impl Leases {
             None => drop(file.holders.swap_remove(at)),
             Some(mode) => {
                 holder.mode = held.min(mode);
-                holder.recalled = holder.recalled.filter(|(allowed, _)| Some(holder.mode) > *allowed);
+                holder.recalled =
+                    holder.recalled.filter(|(allowed, _)| Some(holder.mode) > *allowed);
             }
         }
         self.index(gfid, session);
@@ -280,18 +309,27 @@ impl Leases {
         Some(held)
     }
 
-    /// After a restart: the store says that this session holds the write lease, by a grant with this token.
+    /// After a restart: the store says that this session holds the write lease, by a grant with
+    /// this token.
     pub fn restore_writer(&mut self, gfid: Gfid, session: SessionId, token: u64) {
         let file = self.files.entry(gfid).or_default();
-        file.holders.push(Holder { session, mode: LeaseMode::Write, token, recalled: None, noted: true });
+        file.holders.push(Holder {
+            session,
+            mode: LeaseMode::Write,
+            token,
+            recalled: None,
+            noted: true,
+        });
         self.index(gfid, session);
     }
 
-    /// After a restart: the session says that it holds a lease, by a grant with this token. The store knows of write leases, but as they
-    /// were when the machine last had power: grants and returns of the time before may be lost. So of leases that exclude each other the one
-    /// that was granted last counts, for it was granted when the others had been returned; whose claim does not count is asked for what he
-    /// believes to have. `late`: others may have been granted leases and have returned them since the restart, so that one which is not
-    /// known counts no more. True if the claim counts.
+    /// After a restart: the session says that it holds a lease, by a grant with this token. The
+    /// store knows of write leases, but as they were when the machine last had power: grants and
+    /// returns of the time before may be lost. So of leases that exclude each other the one that
+    /// was granted last counts, for it was granted when the others had been returned; whose claim
+    /// does not count is asked for what he believes to have. `late`: others may have been granted
+    /// leases and have returned them since the restart, so that one which is not known counts no
+    /// more. True if the claim counts.
     pub fn reclaim(
         &mut self,
         now: Duration,
@@ -318,7 +356,9 @@ impl Leases {
                     holder.mode = if holder.token == token { holder.mode.min(mode) } else { mode };
                     (holder.token, holder.noted) = (token, false);
                 }
-                None => file.holders.push(Holder { session, mode, token, recalled: None, noted: false }),
+                None => {
+                    file.holders.push(Holder { session, mode, token, recalled: None, noted: false })
+                }
             }
         }
         for other in others {
@@ -331,8 +371,8 @@ impl Leases {
         counts
     }
 
-    /// The session is dead: what it has open is closed, what it waits for expires, its leases stay. Returns the files
-    /// that it had open.
+    /// The session is dead: what it has open is closed, what it waits for expires, its leases stay.
+    /// Returns the files that it had open.
     pub fn fence(&mut self, now: Duration, session: SessionId) -> Vec<Gfid> {
         let entry = self.sessions.entry(session).or_default();
         entry.fenced = true;
@@ -344,10 +384,15 @@ impl Leases {
                 file.opens.retain(|&s| s != session);
                 closed.push(gfid);
             }
-            let gone = file.waiters.iter().filter(|w| w.session == session).map(|w| Action::Expired(w.ticket));
+            let gone = file
+                .waiters
+                .iter()
+                .filter(|w| w.session == session)
+                .map(|w| Action::Expired(w.ticket));
             self.actions.extend(gone);
             file.waiters.retain(|w| w.session != session);
-            // Rule: GrantResolved - what a dead session held stays held until its last writes are decided.
+            // Rule: GrantResolved - what a dead session held stays held until its last writes are
+            // decided.
             if !self.config.rules.on(Rule::GrantResolved) {
                 file.holders.retain(|h| h.session != session);
             }
@@ -357,8 +402,9 @@ impl Leases {
         closed
     }
 
-    /// The session is gone and its last writes are decided: its leases are free. For a file that it was writing the
-    /// owner starts a recovery before anything else ([`Leases::recover`]), so nothing is granted by this call.
+    /// The session is gone and its last writes are decided: its leases are free. For a file that it
+    /// was writing the owner starts a recovery before anything else ([`Leases::recover`]), so
+    /// nothing is granted by this call.
     pub fn release(&mut self, now: Duration, session: SessionId) -> Released {
         let closed = self.fence(now, session);
         let mut released = Released { files: closed, written: Vec::new() };
@@ -404,21 +450,28 @@ impl Leases {
         let Some(file) = self.files.remove(&gfid) else { return };
         self.timed.remove(&gfid);
         self.actions.extend(file.waiters.iter().map(|w| Action::Ready(w.ticket)));
-        let concerned =
-            file.holders.iter().map(|h| h.session).chain(file.opens).chain(file.waiters.iter().map(|w| w.session));
+        let concerned = file
+            .holders
+            .iter()
+            .map(|h| h.session)
+            .chain(file.opens)
+            .chain(file.waiters.iter().map(|w| w.session));
         for session in concerned {
             self.index(gfid, session);
         }
     }
 
-    /// Time passes: waiters expire, recalls are repeated, recoveries end. Call it a few times a second.
+    /// Time passes: waiters expire, recalls are repeated, recoveries end. Call it a few times a
+    /// second.
     pub fn tick(&mut self, now: Duration) {
         let due: Vec<Gfid> = self.timed.iter().copied().collect();
         for gfid in due {
             let Some(file) = self.files.get_mut(&gfid) else { continue };
             let late = |w: &Waiter| w.deadline <= now;
-            let expired: Vec<SessionId> = file.waiters.iter().filter(|w| late(w)).map(|w| w.session).collect();
-            self.actions.extend(file.waiters.iter().filter(|w| late(w)).map(|w| Action::Expired(w.ticket)));
+            let expired: Vec<SessionId> =
+                file.waiters.iter().filter(|w| late(w)).map(|w| w.session).collect();
+            self.actions
+                .extend(file.waiters.iter().filter(|w| late(w)).map(|w| Action::Expired(w.ticket)));
             file.waiters.retain(|w| !late(w));
             for holder in &mut file.holders {
                 if let Some((keep, asked)) = holder.recalled
@@ -435,6 +488,11 @@ impl Leases {
         }
     }
 
+    /// Has something been decided that the owner has not carried out?
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+    }
+
     /// What is to be done, in order.
     pub fn take_actions(&mut self) -> VecDeque<Action> {
         std::mem::take(&mut self.actions)
@@ -447,9 +505,9 @@ impl Leases {
 
     /// Would it be in use without this session's lease?
     pub fn in_use_beside(&self, gfid: Gfid, session: SessionId) -> bool {
-        self.files
-            .get(&gfid)
-            .is_some_and(|file| !file.opens.is_empty() || file.writer().is_some_and(|writer| writer != session))
+        self.files.get(&gfid).is_some_and(|file| {
+            !file.opens.is_empty() || file.writer().is_some_and(|writer| writer != session)
+        })
     }
 
     /// Does any session have it open?
@@ -483,7 +541,8 @@ impl Leases {
         self.files.is_empty()
     }
 
-    /// Grants what can be granted from the front of the file's queue, and asks for what stands in the way.
+    /// Grants what can be granted from the front of the file's queue, and asks for what stands in
+    /// the way.
     pub fn settle(&mut self, now: Duration, gfid: Gfid) {
         let Some(file) = self.files.get_mut(&gfid) else { return };
         file.recovery = file.recovery.filter(|&until| now < until);
@@ -502,7 +561,8 @@ impl Leases {
             file.waiters.pop_front();
             grant(file, &mut self.tokens, session, want);
             self.actions.push_back(Action::Ready(ticket));
-            // Others of its requests that have what they want by now wait for nobody: the lease may not go back before they end.
+            // Others of its requests that have what they want by now wait for nobody: the lease may
+            // not go back before they end.
             let waiters = std::mem::take(&mut file.waiters);
             for waiter in waiters {
                 if waiter.session == session && file.has(session, waiter.want) {
@@ -553,14 +613,18 @@ impl Leases {
             return;
         }
         let rest = entry.files.range(entry.cursor..).chain(entry.files.range(..entry.cursor));
-        let idle = |gfid: &&Gfid| self.files.get(gfid).is_some_and(|file| !file.opens.contains(&session));
+        let idle =
+            |gfid: &&Gfid| self.files.get(gfid).is_some_and(|file| !file.opens.contains(&session));
         let Some(gfid) = rest.take(64).find(idle).copied() else {
             let next = entry.files.range(entry.cursor..).nth(64).copied();
             entry.cursor = next.unwrap_or_default();
             return;
         };
         entry.cursor = Gfid::new(gfid.get().wrapping_add(1));
-        let holder = self.files.get_mut(&gfid).and_then(|f| f.holders.iter_mut().find(|h| h.session == session));
+        let holder = self
+            .files
+            .get_mut(&gfid)
+            .and_then(|f| f.holders.iter_mut().find(|h| h.session == session));
         if let Some(holder) = holder {
             ask(&mut self.actions, &self.sessions, now, gfid, holder, None);
             self.timed.insert(gfid);
@@ -576,15 +640,24 @@ impl Leases {
             let writers = file.holders.iter().filter(|h| h.mode == LeaseMode::Write).count();
             assert!(writers == 0 || file.holders.len() == 1, "{gfid}: a writer is not alone");
             assert!(!file.is_idle(), "{gfid}: kept for nothing");
-            assert!(!file.needs_time() || self.timed.contains(gfid), "{gfid}: nobody watches the time");
+            assert!(
+                !file.needs_time() || self.timed.contains(gfid),
+                "{gfid}: nobody watches the time"
+            );
             let sessions = file.opens.iter().copied().chain(file.holders.iter().map(|h| h.session));
             for session in sessions.chain(file.waiters.iter().map(|w| w.session)) {
-                assert!(self.sessions.get(&session).is_some_and(|s| s.files.contains(gfid)), "{gfid}: not indexed");
+                assert!(
+                    self.sessions.get(&session).is_some_and(|s| s.files.contains(gfid)),
+                    "{gfid}: not indexed"
+                );
             }
         }
         for (session, entry) in &self.sessions {
             for gfid in &entry.files {
-                assert!(self.files.get(gfid).is_some_and(|f| f.concerns(*session)), "{session}: stale {gfid}");
+                assert!(
+                    self.files.get(gfid).is_some_and(|f| f.concerns(*session)),
+                    "{session}: stale {gfid}"
+                );
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Leases under random requests, returns, deaths and time: safety always, progress once holders behave.
+//! Leases under random requests, returns, deaths and time: safety always, progress once holders
+//! behave.
 
 use super::*;
 use proptest::prelude::*;
@@ -42,7 +43,11 @@ fn who_is_granted_a_lease_waits_for_nobody_with_what_it_allows() {
     let mut leases = Leases::new(LeaseConfig::default(), 0);
     ask_for(&mut leases, A, hold(LeaseMode::Write), 1);
     ask_for(&mut leases, B, hold(LeaseMode::Write), 2);
-    assert_eq!(ask_for(&mut leases, A, hold(LeaseMode::Write), 3), Answer::Wait, "it is to give the lease back");
+    assert_eq!(
+        ask_for(&mut leases, A, hold(LeaseMode::Write), 3),
+        Answer::Wait,
+        "it is to give the lease back"
+    );
     assert_eq!(ask_for(&mut leases, B, Want::Current, 4), Answer::Wait);
     assert_eq!(leases.take_actions(), [recall(A, None)]);
     leases.returned(ms(1), FILE, A, None);
@@ -63,7 +68,10 @@ fn reader_makes_the_writer_a_reader() {
     assert_eq!(ask_for(&mut leases, A, Want::Alone, 4), Answer::Ready, "a writer may always flush");
     leases.returned(ms(1), FILE, A, Some(LeaseMode::Read));
     assert_eq!(leases.take_actions(), [Action::Ready(Ticket(2)), Action::Ready(Ticket(3))]);
-    assert_eq!((leases.held(FILE, A), leases.held(FILE, C)), (Some(LeaseMode::Read), Some(LeaseMode::Read)));
+    assert_eq!(
+        (leases.held(FILE, A), leases.held(FILE, C)),
+        (Some(LeaseMode::Read), Some(LeaseMode::Read))
+    );
     leases.check_invariants();
 }
 
@@ -106,7 +114,9 @@ fn session_with_too_many_files_is_asked_and_then_refused() {
     let mut leases = Leases::new(config, 0);
     let file = Gfid::of_inode;
     leases.open(file(0), A);
-    let ask = |leases: &mut Leases, n| leases.request(ms(0), ms(9), (file(n), A), hold(LeaseMode::Read), Ticket(n));
+    let ask = |leases: &mut Leases, n| {
+        leases.request(ms(0), ms(9), (file(n), A), hold(LeaseMode::Read), Ticket(n))
+    };
     for n in 0..4 {
         assert_eq!(ask(&mut leases, n), Answer::Ready);
     }
@@ -193,10 +203,14 @@ impl World {
             let held = self.believed.entry((gfid, session)).or_insert(mode);
             *held = mode.max(*held);
         }
-        // what was granted must be compatible with what everyone else still believes, the dead included
+        // what was granted must be compatible with what everyone else still believes, the dead
+        // included
         for (&(file, other), &mode) in &self.believed {
             if file == gfid && other != session {
-                assert!(conflict(want, mode).is_none(), "{session} got {want:?} while {other} holds {mode:?}");
+                assert!(
+                    conflict(want, mode).is_none(),
+                    "{session} got {want:?} while {other} holds {mode:?}"
+                );
             }
         }
     }
@@ -219,12 +233,15 @@ impl World {
                     self.recalls.push((session, gfid, keep));
                 }
                 Action::Ready(ticket) => {
-                    let (gfid, session, want) = self.waiting.remove(&ticket).expect("answered once");
+                    let (gfid, session, want) =
+                        self.waiting.remove(&ticket).expect("answered once");
                     if self.leases.held(gfid, session).is_some() || !matches!(want, Want::Hold(_)) {
                         self.believe(gfid, session, want);
                     }
                 }
-                Action::Expired(ticket) => drop(self.waiting.remove(&ticket).expect("answered once")),
+                Action::Expired(ticket) => {
+                    self.waiting.remove(&ticket).expect("answered once");
+                }
             }
         }
         self.leases.check_invariants();
@@ -237,7 +254,8 @@ impl World {
             Step::Request { session, file: f, want } => {
                 let (gfid, session) = (file(f), SessionId::new(session));
                 let want =
-                    [hold(LeaseMode::Read), hold(LeaseMode::Write), Want::Current, Want::Alone][usize::from(want)];
+                    [hold(LeaseMode::Read), hold(LeaseMode::Write), Want::Current, Want::Alone]
+                        [usize::from(want)];
                 if self.dead.contains(&session) {
                     return;
                 }
@@ -264,7 +282,8 @@ impl World {
             Step::Return { session, file: f, keep } => {
                 let session = SessionId::new(session);
                 if !self.dead.contains(&session) {
-                    let keep = keep.map(|write| if write { LeaseMode::Write } else { LeaseMode::Read });
+                    let keep =
+                        keep.map(|write| if write { LeaseMode::Write } else { LeaseMode::Read });
                     self.give_back(file(f), session, keep);
                 }
             }

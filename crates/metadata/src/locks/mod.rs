@@ -1,13 +1,16 @@
 //! Byte-range locks (`fcntl`) over all mounts: who holds what, who waits, as a state machine.
 //!
-//! Contract: no I/O and no clock. A holder is a process of a session; its own locks never conflict, they split and merge.
-//! * Who waits is served first come, first served: a wait stands behind earlier waits that it conflicts with, unless its
-//!   holder has a lock already (somebody may be waiting for that one). A try never waits and so may pass the queue.
-//! * A wait that would close a circle of holders waiting for one another is [`Answer::Deadlock`]. As on Linux, threads that
-//!   share one holder can make it see a circle where there is none.
-//! * A wait is kept while it is asked for again at least every [`LocksConfig::wait_keep`]; one that was given up is never
-//!   granted later.
-//! * The locks of a session go when the owner says so ([`Locks::end_session`]): when its last writes are decided.
+//! Contract: no I/O and no clock. A holder is a process of a session; its own locks never conflict,
+//! they split and merge.
+//! * Who waits is served first come, first served: a wait stands behind earlier waits that it
+//!   conflicts with, unless its holder has a lock already (somebody may be waiting for that one). A
+//!   try never waits and so may pass the queue.
+//! * A wait that would close a circle of holders waiting for one another is [`Answer::Deadlock`].
+//!   As on Linux, threads that share one holder can make it see a circle where there is none.
+//! * A wait is kept while it is asked for again at least every [`LocksConfig::wait_keep`]; one that
+//!   was given up is never granted later.
+//! * The locks of a session go when the owner says so ([`Locks::end_session`]): when its last
+//!   writes are decided.
 
 pub mod table;
 #[cfg(test)]
@@ -24,8 +27,8 @@ pub use table::{Held, Holder, RangeTable};
 pub struct LocksConfig {
     /// A wait that nobody asked for again goes after this time. Clients ask four times a second.
     pub wait_keep: Duration,
-    /// Locks of one holder on one file at most, and waits on one file; beyond it ENOLCK. Bounds memory, about 100 bytes
-    /// each, and the time that a request takes.
+    /// Locks of one holder on one file at most, and waits on one file; beyond it ENOLCK. Bounds
+    /// memory, about 100 bytes each, and the time that a request takes.
     pub file_locks_max: usize,
 }
 
@@ -90,10 +93,19 @@ impl Locks {
     }
 
     /// Takes a lock, or waits for it in turn. Asking again under the same id keeps the place.
-    pub fn wait(&mut self, now: Duration, gfid: Gfid, holder: Holder, lock: RangeLock, id: WaitId) -> Answer {
+    pub fn wait(
+        &mut self,
+        now: Duration,
+        gfid: Gfid,
+        holder: Holder,
+        lock: RangeLock,
+        id: WaitId,
+    ) -> Answer {
         let until = now + self.config.wait_keep;
         let queued = self.queues.get_mut(&gfid).and_then(|queue| {
-            queue.iter_mut().find(|waiter| waiter.id == id && waiter.holder.session == holder.session)
+            queue
+                .iter_mut()
+                .find(|waiter| waiter.id == id && waiter.holder.session == holder.session)
         });
         if let Some(waiter) = queued {
             waiter.until = until;
@@ -122,9 +134,13 @@ impl Locks {
     /// unlocked then.
     pub fn clear(&mut self, gfid: Gfid, holder: Holder, range: ByteRange) -> bool {
         let splits = |held: &Held| {
-            held.holder == holder && held.lock.range.start < range.start && held.lock.range.last > range.last
+            held.holder == holder
+                && held.lock.range.start < range.start
+                && held.lock.range.last > range.last
         };
-        if self.table.count(gfid, holder) >= self.config.file_locks_max && self.table.of(gfid).iter().any(splits) {
+        if self.table.count(gfid, holder) >= self.config.file_locks_max
+            && self.table.of(gfid).iter().any(splits)
+        {
             return false;
         }
         self.table.clear(gfid, holder, range);
@@ -165,8 +181,8 @@ impl Locks {
     /// can have had.
     pub fn reclaim(&mut self, gfid: Gfid, holder: Holder, lock: RangeLock) -> bool {
         // A lock taken inside another of the other mode leaves one piece more than the limit.
-        let is_possible =
-            lock.range.start <= lock.range.last && self.table.count(gfid, holder) <= self.config.file_locks_max;
+        let is_possible = lock.range.start <= lock.range.last
+            && self.table.count(gfid, holder) <= self.config.file_locks_max;
         let free = is_possible && self.table.conflict(gfid, holder, &lock).is_none();
         if free {
             self.table.set(gfid, holder, lock);
@@ -200,7 +216,8 @@ impl Locks {
     fn closes_circle(&self, gfid: Gfid, holder: Holder, lock: &RangeLock) -> bool {
         let blockers = |gfid: Gfid, who: Holder, lock: RangeLock| {
             let held = self.table.of(gfid).iter();
-            held.filter(move |h| h.holder != who && table::excludes(&h.lock, &lock)).map(|h| h.holder)
+            held.filter(move |h| h.holder != who && table::excludes(&h.lock, &lock))
+                .map(|h| h.holder)
         };
         let mut open: Vec<Holder> = blockers(gfid, holder, *lock).collect();
         let mut seen: BTreeSet<Holder> = open.iter().copied().collect();
@@ -210,7 +227,9 @@ impl Locks {
             }
             for (file, queue) in &self.queues {
                 for waiter in queue.iter().filter(|waiter| waiter.holder == next) {
-                    open.extend(blockers(*file, next, waiter.lock).filter(|found| seen.insert(*found)));
+                    open.extend(
+                        blockers(*file, next, waiter.lock).filter(|found| seen.insert(*found)),
+                    );
                 }
             }
         }
@@ -231,7 +250,9 @@ impl Locks {
     /// Grants, from the front of the file's queue, what nothing stands in the way of.
     fn settle(&mut self, gfid: Gfid) {
         let mut at = 0;
-        while let Some((holder, lock)) = self.queues.get(&gfid).and_then(|q| q.get(at)).map(|w| (w.holder, w.lock)) {
+        while let Some((holder, lock)) =
+            self.queues.get(&gfid).and_then(|q| q.get(at)).map(|w| (w.holder, w.lock))
+        {
             if self.stands_behind(gfid, holder, &lock, at) {
                 at += 1;
                 continue;

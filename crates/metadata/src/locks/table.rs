@@ -1,7 +1,7 @@
 //! Locks that are held, by file: ranges of one owner split and merge as POSIX has it.
 //!
-//! Contract: pure bookkeeping; nothing here decides who may lock. The service keeps one of all sessions, a client one of
-//! its own, to say after a restart of the service what it holds.
+//! Contract: pure bookkeeping; nothing here decides who may lock. The service keeps one of all
+//! sessions, a client one of its own, to say after a restart of the service what it holds.
 
 use protocol::lock::{ByteRange, LockOwner, RangeLock};
 use protocol::namespace::LeaseMode;
@@ -47,7 +47,8 @@ impl RangeTable {
 
     /// The first lock that another holder has against this one.
     pub fn conflict(&self, gfid: Gfid, holder: Holder, lock: &RangeLock) -> Option<&Held> {
-        let against = self.of(gfid).iter().filter(|held| held.holder != holder && excludes(&held.lock, lock));
+        let against =
+            self.of(gfid).iter().filter(|held| held.holder != holder && excludes(&held.lock, lock));
         against.min_by_key(|held| (held.lock.range.start, held.holder))
     }
 
@@ -66,7 +67,8 @@ impl RangeTable {
         self.of(gfid).iter().filter(|held| held.holder == holder).count()
     }
 
-    /// The holder's locks in the range become this one, joined with what it touches. The caller has seen to conflicts.
+    /// The holder's locks in the range become this one, joined with what it touches. The caller has
+    /// seen to conflicts.
     pub fn set(&mut self, gfid: Gfid, holder: Holder, lock: RangeLock) {
         self.clear(gfid, holder, lock.range);
         let file = self.files.entry(gfid).or_default();
@@ -159,12 +161,18 @@ impl RangeTable {
                 for b in &file[at + 1..] {
                     let apart = !a.lock.range.overlaps(b.lock.range);
                     assert!(apart || a.holder != b.holder, "{gfid}: a holder's locks overlap");
-                    assert!(a.holder == b.holder || !excludes(&a.lock, &b.lock), "{gfid}: conflicting locks");
+                    assert!(
+                        a.holder == b.holder || !excludes(&a.lock, &b.lock),
+                        "{gfid}: conflicting locks"
+                    );
                 }
             }
         }
         for (holder, files) in &self.holders {
-            assert!(!files.is_empty() && files.iter().all(|gfid| self.count(*gfid, *holder) > 0), "a stale index");
+            assert!(
+                !files.is_empty() && files.iter().all(|gfid| self.count(*gfid, *holder) > 0),
+                "a stale index"
+            );
         }
     }
 }

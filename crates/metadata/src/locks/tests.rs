@@ -20,7 +20,8 @@ fn lock(start: u64, last: u64, mode: LeaseMode) -> RangeLock {
 
 fn ranges(locks: &Locks, gfid: Gfid, of: Holder) -> Vec<(u64, u64, LeaseMode)> {
     let held = locks.table().of(gfid).iter().filter(|held| held.holder == of);
-    let mut all: Vec<_> = held.map(|h| (h.lock.range.start, h.lock.range.last, h.lock.mode)).collect();
+    let mut all: Vec<_> =
+        held.map(|h| (h.lock.range.start, h.lock.range.last, h.lock.mode)).collect();
     all.sort_by_key(|(start, ..)| *start);
     all
 }
@@ -46,13 +47,21 @@ fn waits_are_served_in_turn_and_readers_do_not_pass_a_writer() {
     let [a, b, c, d] = [1, 2, 3, 4].map(|session| holder(session, 1));
     assert_eq!(locks.set(F, a, lock(0, 9, Read)), Answer::Held);
     assert_eq!(locks.wait(NOW, F, b, lock(0, 9, Write), WaitId(1)), Answer::Busy);
-    assert_eq!(locks.wait(NOW, F, c, lock(5, 5, Read), WaitId(1)), Answer::Busy, "behind the writer");
+    assert_eq!(
+        locks.wait(NOW, F, c, lock(5, 5, Read), WaitId(1)),
+        Answer::Busy,
+        "behind the writer"
+    );
     assert_eq!(locks.set(F, d, lock(5, 5, Read)), Answer::Held, "a try passes");
     locks.clear(F, a, ByteRange::ALL);
     assert_eq!(locks.take_granted(), []);
     locks.clear(F, d, ByteRange::ALL);
     assert_eq!(locks.take_granted(), [(b.session, WaitId(1))]);
-    assert_eq!(locks.wait(NOW, F, b, lock(0, 9, Write), WaitId(1)), Answer::Held, "asked again, it says so");
+    assert_eq!(
+        locks.wait(NOW, F, b, lock(0, 9, Write), WaitId(1)),
+        Answer::Held,
+        "asked again, it says so"
+    );
     locks.close(F, b);
     assert_eq!(locks.take_granted(), [(c.session, WaitId(1))]);
     locks.check_invariants();
@@ -154,7 +163,9 @@ fn paint(bytes: &mut Bytes, who: Holder, range: ByteRange, mode: Option<LeaseMod
 
 fn free(bytes: &Bytes, who: Holder, lock: &RangeLock) -> bool {
     let clash = |((other, at), mode): (&(Holder, u64), &LeaseMode)| {
-        *other != who && (lock.range.start..=lock.range.last).contains(at) && (*mode == Write || lock.mode == Write)
+        *other != who
+            && (lock.range.start..=lock.range.last).contains(at)
+            && (*mode == Write || lock.mode == Write)
     };
     !bytes.iter().any(clash)
 }
@@ -213,7 +224,8 @@ proptest! {
                 prop_assert!(locks.table().of(F).iter().any(|h| has(&h)));
             }
         }
-        // Whoever is left waits for someone: no circle, and nothing forgotten, once all holders let go.
+        // Whoever is left waits for someone: no circle, and nothing forgotten, once all holders let
+        // go.
         for who in (0..3).flat_map(|session| (0..2).map(move |owner| holder(session, owner))) {
             locks.clear(F, who, ByteRange::ALL);
         }

@@ -78,7 +78,13 @@ impl<S: Store> Namespace<S> {
     }
 
     /// What a file of this kind and mode gets that is made in `dir`.
-    pub(super) fn inherited(&self, dir: &Found, kind: FileKind, mode: u32, umask: u32) -> OpResult<Inherited> {
+    pub(super) fn inherited(
+        &self,
+        dir: &Found,
+        kind: FileKind,
+        mode: u32,
+        umask: u32,
+    ) -> OpResult<Inherited> {
         if kind == FileKind::Symlink {
             return Ok(Inherited { mode, ..Inherited::default() });
         }
@@ -91,7 +97,11 @@ impl<S: Store> Namespace<S> {
     }
 
     /// Gives a new file, which is not written yet, what it inherits.
-    pub(super) fn put_inherited(&mut self, found: &mut Found, inherited: &Inherited) -> OpResult<()> {
+    pub(super) fn put_inherited(
+        &mut self,
+        found: &mut Found,
+        inherited: &Inherited,
+    ) -> OpResult<()> {
         let acls = [(AclKind::Access, &inherited.access), (AclKind::Default, &inherited.default)];
         for (kind, acl) in acls {
             if let Some(acl) = acl {

@@ -1,4 +1,5 @@
-//! The invariants of the records, checked over the whole store: for tests and for an operator's check.
+//! The invariants of the records, checked over the whole store: for tests and for an operator's
+//! check.
 
 use super::inode::{Entry, Inode, Node, Purge};
 use super::overlay::{corrupt, decode};
@@ -30,14 +31,22 @@ struct Survey {
 }
 
 impl<S: Store> Namespace<S> {
-    /// Checks that the records agree with one another: links, parents, counts, orphans, and that nothing is left over.
-    /// Reads everything. Returns what is wrong, in words; empty is good.
+    /// Checks that the records agree with one another: links, parents, counts, orphans, and that
+    /// nothing is left over. Reads everything. Returns what is wrong, in words; empty is good.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub fn verify(&self) -> Result<Vec<String>, StoreError> {
         let mut survey = Survey { roots: BTreeSet::from([Gfid::ROOT]), ..Survey::default() };
-        for kind in [keys::NODE, keys::ENTRY, keys::XATTR, keys::ORPHAN, keys::PURGE, keys::UNSIZED, keys::BLOB_ROOT] {
+        for kind in [
+            keys::NODE,
+            keys::ENTRY,
+            keys::XATTR,
+            keys::ORPHAN,
+            keys::PURGE,
+            keys::UNSIZED,
+            keys::BLOB_ROOT,
+        ] {
             self.overlay.scan(&[kind], &[kind], &mut |key, value| {
                 if let Err(error) = survey.gather(key, value) {
                     survey.problems.push(error.to_string());
@@ -73,7 +82,11 @@ impl Survey {
                     Entry::Apart(child) => (child, None),
                 };
                 *self.entries.entry(gfid).or_default() += 1;
-                self.names.entry(child).or_default().push((gfid, key[keys::NAME_AT..].to_vec(), inode));
+                self.names.entry(child).or_default().push((
+                    gfid,
+                    key[keys::NAME_AT..].to_vec(),
+                    inode,
+                ));
             }
             keys::XATTR => {
                 let value: Vec<u8> = decode(key, value)?;
@@ -81,7 +94,8 @@ impl Survey {
                 *count += 1;
                 *bytes += (key.len() - keys::NAME_AT) as u32 + 1;
                 if let Some(kind) = AclKind::of_name(&key[keys::NAME_AT..]) {
-                    let acl = Acl::decode(&value).map_err(|error| corrupt(key, error.to_string()))?;
+                    let acl =
+                        Acl::decode(&value).map_err(|error| corrupt(key, error.to_string()))?;
                     self.acls.entry(gfid).or_default().push((kind, acl));
                 }
             }
@@ -141,8 +155,11 @@ impl Survey {
             }
         }
         let lost = self.names.keys().chain(self.entries.keys()).chain(self.xattrs.keys());
-        let lost = lost.chain(self.orphans.iter().chain(&self.unsized_files).filter(|gfid| !nodes.contains_key(gfid)));
-        let lost: Vec<_> = lost.map(|gfid| format!("{gfid}: records of a file that does not exist")).collect();
+        let lost = lost.chain(
+            self.orphans.iter().chain(&self.unsized_files).filter(|gfid| !nodes.contains_key(gfid)),
+        );
+        let lost: Vec<_> =
+            lost.map(|gfid| format!("{gfid}: records of a file that does not exist")).collect();
         self.problems.extend(lost);
         self.nodes = nodes;
     }
@@ -180,7 +197,10 @@ impl Survey {
             _ => false,
         };
         if !ok {
-            self.problems.push(format!("{gfid}: names {names:?} of a directory with parent {}", inode.parent));
+            self.problems.push(format!(
+                "{gfid}: names {names:?} of a directory with parent {}",
+                inode.parent
+            ));
         }
     }
 }

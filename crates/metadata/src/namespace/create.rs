@@ -3,7 +3,7 @@
 use super::inode::{Entry, Found, Inode, Node, Place};
 use super::{Context, Namespace, OpResult, check_name, errno, keys, permitted};
 use crate::store::Store;
-use protocol::namespace::{Attr, FileKind, LINK_MAX, SYMLINK_BYTES_MAX};
+use protocol::namespace::{Attr, FileKind, Footprint, LINK_MAX, SYMLINK_BYTES_MAX};
 use protocol::{Gfid, PoolId};
 
 /// Permission bits with suid, sgid and sticky.
@@ -21,7 +21,13 @@ pub(super) struct New<'a> {
 }
 
 impl<S: Store> Namespace<S> {
-    pub(super) fn create(&mut self, ctx: &Context<'_>, parent: Gfid, name: &[u8], new: &New<'_>) -> OpResult<Attr> {
+    pub(super) fn create(
+        &mut self,
+        ctx: &Context<'_>,
+        parent: Gfid,
+        name: &[u8],
+        new: &New<'_>,
+    ) -> OpResult<Attr> {
         check_name(name)?;
         let dir = self.directory(parent)?;
         if self.overlay.contains(&keys::of_name(keys::ENTRY, parent, name))? {
@@ -67,7 +73,13 @@ impl<S: Store> Namespace<S> {
         Ok(attr)
     }
 
-    pub(super) fn link(&mut self, ctx: &Context<'_>, gfid: Gfid, parent: Gfid, name: &[u8]) -> OpResult<Attr> {
+    pub(super) fn link(
+        &mut self,
+        ctx: &Context<'_>,
+        gfid: Gfid,
+        parent: Gfid,
+        name: &[u8],
+    ) -> OpResult<Attr> {
         check_name(name)?;
         let dir = self.directory(parent)?;
         let mut found = self.existing(gfid)?;
@@ -114,7 +126,12 @@ impl<S: Store> Namespace<S> {
 }
 
 /// The inode of a new file of this mode in a directory.
-pub(super) fn new_inode(ctx: &Context<'_>, dir: &Found, new: &New<'_>, mode: u32) -> OpResult<Inode> {
+pub(super) fn new_inode(
+    ctx: &Context<'_>,
+    dir: &Found,
+    new: &New<'_>,
+    mode: u32,
+) -> OpResult<Inode> {
     if ctx.caller.uid == u32::MAX || ctx.caller.gid == u32::MAX {
         // No user: chown(2) takes these numbers for "as it was".
         return errno(libc::EOVERFLOW);
@@ -134,7 +151,9 @@ pub(super) fn new_inode(ctx: &Context<'_>, dir: &Found, new: &New<'_>, mode: u32
     inode.nlink = 1;
     inode.parent = Gfid::default();
     match new.kind {
-        FileKind::Regular => inode.pool = new.pool,
+        FileKind::Regular => {
+            (inode.pool, inode.footprint) = (new.pool, Footprint::Dense);
+        }
         FileKind::CharDevice | FileKind::BlockDevice => inode.rdev = new.rdev,
         FileKind::Symlink => {
             if new.target.is_empty() {

@@ -62,6 +62,7 @@ mod tests {
             btime: None,
             flags: protocol::namespace::FileFlags::default(),
             has_xattrs: false,
+            footprint: protocol::namespace::Footprint::Unknown,
         };
         let mut gone = GoneDirectories::default();
         (0..=GONE_MAX as u64).for_each(|number| gone.add(attr(number)));

@@ -1,13 +1,16 @@
-//! Records of inodes and directory entries. Field order is the format: a change is a new format version.
+//! Records of inodes and directory entries. Field order is the format: a change is a new format
+//! version.
 //!
-//! What version 4 added stands behind the inode, in variants of its own: records of older versions
-//! are read as they are, and written as they were while nothing more is known of their files.
+//! What versions 4 and 5 added stands behind the inode, in variants of its own: records of older
+//! versions are read as they are, and written as they were while nothing more is known of their
+//! files.
 
-use protocol::namespace::{Attr, FileFlags, FileKind, Timestamp};
+use protocol::namespace::{Attr, FileFlags, FileKind, Footprint, Timestamp};
 use protocol::{Gfid, PoolId};
 use serde::{Deserialize, Serialize};
 
-/// What of an inode may not be so. A bit for each, in the place of what was a flag for the size alone.
+/// What of an inode may not be so. A bit for each, in the place of what was a flag for the size
+/// alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Doubt {
     Nothing,
@@ -78,6 +81,9 @@ pub(super) struct Inode {
     /// What nobody may do to it. In the record it stands beside the inode.
     #[serde(skip)]
     pub flags: FileFlags,
+    /// Of a regular file, what its size tells. In the record it stands beside the inode.
+    #[serde(skip)]
+    pub footprint: Footprint,
 }
 
 impl Inode {
@@ -98,6 +104,7 @@ impl Inode {
             btime: self.btime,
             flags: self.flags,
             has_xattrs: self.xattrs > 0,
+            footprint: self.footprint,
         }
     }
 
@@ -126,6 +133,7 @@ impl Inode {
             target: Vec::new(),
             btime: Some(now),
             flags: FileFlags::default(),
+            footprint: Footprint::Unknown,
         }
     }
 }
@@ -163,7 +171,9 @@ enum StoredEntry {
     /// Of a file that was made before format version 4.
     Inode(Gfid, Inode),
     Apart(Gfid),
+    /// Of a file whose footprint is not known.
     Whole(Gfid, Inode, Addition),
+    Measured(Gfid, Inode, Addition, Footprint),
 }
 
 /// A [`Node`] as it is stored.
@@ -172,13 +182,19 @@ enum StoredNode {
     /// Of a file that was made before format version 4.
     Here(Inode),
     At(Gfid, Vec<u8>),
+    /// Of a file whose footprint is not known.
     Whole(Inode, Addition),
+    Measured(Inode, Addition, Footprint),
 }
 
 impl Inode {
     fn addition(&self) -> Option<Addition> {
-        let addition = Addition { btime: self.btime, flags: self.flags };
+        let addition = self.since_version_4();
         (addition.btime.is_some() || !addition.flags.is_empty()).then_some(addition)
+    }
+
+    fn since_version_4(&self) -> Addition {
+        Addition { btime: self.btime, flags: self.flags }
     }
 
     fn with(self, Addition { btime, flags }: Addition) -> Self {
@@ -192,6 +208,9 @@ impl From<StoredEntry> for Entry {
             StoredEntry::Inode(gfid, inode) => Self::Inode(gfid, inode),
             StoredEntry::Apart(gfid) => Self::Apart(gfid),
             StoredEntry::Whole(gfid, inode, addition) => Self::Inode(gfid, inode.with(addition)),
+            StoredEntry::Measured(gfid, inode, addition, footprint) => {
+                Self::Inode(gfid, Inode { footprint, ..inode.with(addition) })
+            }
         }
     }
 }
@@ -200,6 +219,10 @@ impl From<Entry> for StoredEntry {
     fn from(entry: Entry) -> Self {
         match entry {
             Entry::Apart(gfid) => Self::Apart(gfid),
+            Entry::Inode(gfid, inode) if inode.footprint != Footprint::Unknown => {
+                let (addition, footprint) = (inode.since_version_4(), inode.footprint);
+                Self::Measured(gfid, inode, addition, footprint)
+            }
             Entry::Inode(gfid, inode) => match inode.addition() {
                 Some(addition) => Self::Whole(gfid, inode, addition),
                 None => Self::Inode(gfid, inode),
@@ -214,6 +237,9 @@ impl From<StoredNode> for Node {
             StoredNode::Here(inode) => Self::Here(inode),
             StoredNode::At(parent, name) => Self::At(parent, name),
             StoredNode::Whole(inode, addition) => Self::Here(inode.with(addition)),
+            StoredNode::Measured(inode, addition, footprint) => {
+                Self::Here(Inode { footprint, ..inode.with(addition) })
+            }
         }
     }
 }
@@ -222,6 +248,10 @@ impl From<Node> for StoredNode {
     fn from(node: Node) -> Self {
         match node {
             Node::At(parent, name) => Self::At(parent, name),
+            Node::Here(inode) if inode.footprint != Footprint::Unknown => {
+                let (addition, footprint) = (inode.since_version_4(), inode.footprint);
+                Self::Measured(inode, addition, footprint)
+            }
             Node::Here(inode) => match inode.addition() {
                 Some(addition) => Self::Whole(inode, addition),
                 None => Self::Here(inode),
@@ -261,7 +291,9 @@ mod tests {
 
     #[test]
     fn doubts_are_stored_as_the_flag_that_they_replace() {
-        for (doubt, byte) in [(Doubt::Nothing, 0), (Doubt::Size, 1), (Doubt::Times, 2), (Doubt::SizeAndTimes, 3)] {
+        for (doubt, byte) in
+            [(Doubt::Nothing, 0), (Doubt::Size, 1), (Doubt::Times, 2), (Doubt::SizeAndTimes, 3)]
+        {
             assert_eq!(postcard::to_stdvec(&doubt).expect("encodes"), [byte]);
         }
         assert_eq!(postcard::to_stdvec(&true).expect("encodes"), [1]);
@@ -276,16 +308,26 @@ mod tests {
         let (old_entry, old_node) = (postcard::to_stdvec(&(gfid, &old)), postcard::to_stdvec(&old));
         let old_entry = encode(0, &old_entry.expect("encodes"));
         let old_node = encode(0, &old_node.expect("encodes"));
-        assert_eq!(postcard::to_stdvec(&Entry::Inode(gfid, old.clone())).expect("encodes"), old_entry);
-        assert_eq!(postcard::from_bytes::<Entry>(&old_entry).expect("decodes"), Entry::Inode(gfid, old.clone()));
+        assert_eq!(
+            postcard::to_stdvec(&Entry::Inode(gfid, old.clone())).expect("encodes"),
+            old_entry
+        );
+        assert_eq!(
+            postcard::from_bytes::<Entry>(&old_entry).expect("decodes"),
+            Entry::Inode(gfid, old.clone())
+        );
         assert_eq!(postcard::from_bytes::<Node>(&old_node).expect("decodes"), Node::Here(old));
-        for entry in [Entry::Inode(gfid, young.clone()), Entry::Apart(gfid)] {
+        let dense = Inode { footprint: Footprint::Dense, ..young.clone() };
+        for entry in
+            [Entry::Inode(gfid, young.clone()), Entry::Inode(gfid, dense), Entry::Apart(gfid)]
+        {
             let stored = postcard::to_stdvec(&entry).expect("encodes");
             assert_eq!(postcard::from_bytes::<Entry>(&stored).expect("decodes"), entry);
         }
         let flags = FileFlags { immutable: true, append_only: false };
         for node in [
             Node::Here(Inode { flags, btime: None, ..young.clone() }),
+            Node::Here(Inode { footprint: Footprint::Beyond, ..young.clone() }),
             Node::Here(young),
             Node::At(gfid, b"name".to_vec()),
         ] {

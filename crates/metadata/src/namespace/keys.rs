@@ -1,4 +1,5 @@
-//! Keys of the records, as tabled in [`super`]. Numbers are big-endian, so that byte order is number order.
+//! Keys of the records, as tabled in [`super`]. Numbers are big-endian, so that byte order is
+//! number order.
 
 use protocol::{Gfid, PoolId, SessionId};
 

@@ -1,9 +1,10 @@
 //! The tree of files: what each operation of [`protocol::namespace`] does, over any [`Store`].
 //!
-//! Contract: an operation is carried out completely or not at all, and is seen by the next one at once. It is durable
-//! when [`Namespace::commit`] has returned; several operations share one commit. Every file has a gfid that is never
-//! reused, made of an inode number dealt in turn, below a bound that is on disk: the numbers of files that were lost with the machine's
-//! power may be in use by their makers. Permissions are not checked here; leases are not known here.
+//! Contract: an operation is carried out completely or not at all, and is seen by the next one at
+//! once. It is durable when [`Namespace::commit`] has returned; several operations share one
+//! commit. Every file has a gfid that is never reused, made of an inode number dealt in turn, below
+//! a bound that is on disk: the numbers of files that were lost with the machine's power may be in
+//! use by their makers. Permissions are not checked here; leases are not known here.
 //!
 //! # Records
 //!
@@ -53,12 +54,14 @@ use crate::acl::AclKind;
 use crate::store::{Persist, Store, StoreError};
 use inode::{Entry, Found, Inode, Node, Place};
 use overlay::{Overlay, corrupt};
-use protocol::namespace::{Attr, Caller, Commit, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, Reply, Timestamp};
+use protocol::namespace::{
+    Attr, Caller, Commit, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, Reply, Timestamp,
+};
 use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
 /// Version of the records' format.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// Since then an inode may be in doubt of its times, and writers are noted with their tokens.
 const FORMAT_VERSION_1: u32 = 1;
 /// Since then writers are noted with their tokens.
@@ -66,17 +69,22 @@ const FORMAT_VERSION_2: u32 = 2;
 /// Since then inodes, and the answers that are kept, tell when files were made and whether they
 /// have extended attributes, and there may be ACLs.
 const FORMAT_VERSION_3: u32 = 3;
-/// Inode numbers reserved at a time, when half of the last ones are dealt. A restart skips twice as many at most.
+/// Since then inodes, and the answers that are kept, tell how far a size tells what a file takes.
+const FORMAT_VERSION_4: u32 = 4;
+/// Inode numbers reserved at a time, when half of the last ones are dealt. A restart skips twice as
+/// many at most.
 const INODES_RESERVED: u64 = 1 << 17;
-/// Greatest inode number and number of files that a store may begin with: at a million new files a second it takes
-/// 146,000 years to come so far.
+/// Greatest inode number and number of files that a store may begin with: at a million new files a
+/// second it takes 146,000 years to come so far.
 const NUMBER_MAX: u64 = u64::MAX / 4;
 /// Entries in one answer to a listing, at most.
 const LIST_ENTRIES_MAX: u32 = 4096;
-/// Bytes of records in one answer to a listing, about: it stays below a frame's limit and the owner's turn short.
+/// Bytes of records in one answer to a listing, about: it stays below a frame's limit and the
+/// owner's turn short.
 const LIST_BYTES_MAX: usize = 256 << 10;
 
-/// Tells whether a file without links must be kept, because a session has it open or may still write it.
+/// Tells whether a file without links must be kept, because a session has it open or may still
+/// write it.
 pub type InUse<'a> = &'a dyn Fn(Gfid) -> bool;
 
 /// Why an operation did not happen.
@@ -148,8 +156,8 @@ pub struct Namespace<S> {
 }
 
 impl<S: Store> Namespace<S> {
-    /// Opens the namespace of a store, and counts that, durably; an empty store becomes a tree with only the root, made `now`. Waits for
-    /// the disk.
+    /// Opens the namespace of a store, and counts that, durably; an empty store becomes a tree with
+    /// only the root, made `now`. Waits for the disk.
     ///
     /// # Errors
     /// When the store cannot be read or written, is of another format or holds something else.
@@ -163,11 +171,19 @@ impl<S: Store> Namespace<S> {
                     Self::note_tokens(&mut overlay)?;
                     Self::forget_old_answers(&mut overlay)?;
                 }
-                Ok(FORMAT_VERSION_3) => Self::forget_old_answers(&mut overlay)?,
+                Ok(FORMAT_VERSION_3 | FORMAT_VERSION_4) => Self::forget_old_answers(&mut overlay)?,
                 Ok(other) => {
-                    return Err(StoreError::Format { found: other.to_string(), expected: FORMAT_VERSION });
+                    return Err(StoreError::Format {
+                        found: other.to_string(),
+                        expected: FORMAT_VERSION,
+                    });
                 }
-                Err(_) => return Err(StoreError::Format { found: format!("{raw:02x?}"), expected: FORMAT_VERSION }),
+                Err(_) => {
+                    return Err(StoreError::Format {
+                        found: format!("{raw:02x?}"),
+                        expected: FORMAT_VERSION,
+                    });
+                }
             },
         }
         let number = |key: &[u8]| match overlay.get::<u64>(key)? {
@@ -184,7 +200,10 @@ impl<S: Store> Namespace<S> {
             reserved_in: Commit::default(),
             files,
             purges: purges.len() as u64,
-            purge_from: purges.first().and_then(|key| keys::gfid_of(key)).unwrap_or(Gfid::new(u128::MAX)),
+            purge_from: purges
+                .first()
+                .and_then(|key| keys::gfid_of(key))
+                .unwrap_or(Gfid::new(u128::MAX)),
             unsized_files: overlay.keys(&[keys::UNSIZED])?.len() as u64,
         };
         let (last_commit, gone) = (Commit::default(), gone::GoneDirectories::default());
@@ -193,8 +212,9 @@ impl<S: Store> Namespace<S> {
         Ok(namespace)
     }
 
-    /// Counts a start. What comes of it is told to nobody before it is on disk: were it lost with the machine's power, the next start would
-    /// give the same fencing tokens, inode numbers and commits once more.
+    /// Counts a start. What comes of it is told to nobody before it is on disk: were it lost with
+    /// the machine's power, the next start would give the same fencing tokens, inode numbers and
+    /// commits once more.
     fn start(&mut self) -> Result<(), StoreError> {
         self.last_commit.start = self.count_start()?;
         self.reserve();
@@ -255,18 +275,27 @@ impl<S: Store> Namespace<S> {
         self.overlay.put(keys::CLUSTER.to_vec(), &cluster);
     }
 
-    /// Carries out an operation; a failure for the caller is [`Reply::Errno`]. `in_use` says which files must outlive
-    /// their last link. The lease part of `Create` and the operations on leases are the service's: here they are EINVAL.
+    /// Carries out an operation; a failure for the caller is [`Reply::Errno`]. `in_use` says which
+    /// files must outlive their last link. The lease part of `Create` and the operations on leases
+    /// are the service's: here they are EINVAL.
     ///
     /// # Errors
     /// When the store fails. A damaged record is logged and answered with EIO instead.
-    pub fn execute(&mut self, caller: &Caller, in_use: InUse<'_>, op: &NamespaceOp) -> Result<Reply, StoreError> {
+    pub fn execute(
+        &mut self,
+        caller: &Caller,
+        in_use: InUse<'_>,
+        op: &NamespaceOp,
+    ) -> Result<Reply, StoreError> {
         let ctx = Context { caller: *caller, in_use };
         self.atomically(|this| this.dispatch(&ctx, op))
     }
 
     /// Runs a change so that it happens completely or not at all.
-    fn atomically(&mut self, change: impl FnOnce(&mut Self) -> OpResult<Reply>) -> Result<Reply, StoreError> {
+    fn atomically(
+        &mut self,
+        change: impl FnOnce(&mut Self) -> OpResult<Reply>,
+    ) -> Result<Reply, StoreError> {
         self.overlay.begin();
         let before = self.counters;
         let failure = match change(self) {
@@ -294,8 +323,20 @@ impl<S: Store> Namespace<S> {
                 (Some(found), _) => Ok(Reply::Attr(found.attr())),
                 (None, None) => errno(libc::ESTALE),
             },
-            NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr_as_user(ctx.now(), *gfid, set).map(Reply::Attr),
-            NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target, pool, open: _ } => {
+            NamespaceOp::SetAttr { gfid, set, .. } => {
+                self.set_attr_as_user(ctx.now(), *gfid, set).map(Reply::Attr)
+            }
+            NamespaceOp::Create {
+                parent,
+                name,
+                kind,
+                mode,
+                umask,
+                rdev,
+                target,
+                pool,
+                open: _,
+            } => {
                 let (kind, mode, umask, rdev, pool) = (*kind, *mode, *umask, *rdev, *pool);
                 let new = create::New { kind, mode, umask, rdev, target, pool };
                 self.create(ctx, *parent, name, &new).map(Reply::Attr)
@@ -305,7 +346,9 @@ impl<S: Store> Namespace<S> {
                 let new = create::New { kind, mode, umask, rdev: 0, target: &[], pool };
                 self.create_unnamed(ctx, *parent, &new, *linkable).map(Reply::Attr)
             }
-            NamespaceOp::Link { gfid, parent, name } => self.link(ctx, *gfid, *parent, name).map(Reply::Attr),
+            NamespaceOp::Link { gfid, parent, name } => {
+                self.link(ctx, *gfid, *parent, name).map(Reply::Attr)
+            }
             NamespaceOp::Unlink { parent, name, gives: _ } => self.unlink(ctx, *parent, name),
             NamespaceOp::Rmdir { parent, name } => self.rmdir(ctx, *parent, name),
             NamespaceOp::Rename { parent, name, new_parent, new_name, mode } => {
@@ -314,12 +357,16 @@ impl<S: Store> Namespace<S> {
             NamespaceOp::ReadLink { gfid } => self.read_link(*gfid),
             NamespaceOp::ReadDir { gfid, after, limit } => self.read_dir(*gfid, after, *limit),
             NamespaceOp::Parent { gfid } => self.parent(*gfid),
-            NamespaceOp::SetFlags { gfid, flags } => self.set_flags(ctx, *gfid, *flags).map(Reply::Attr),
+            NamespaceOp::SetFlags { gfid, flags } => {
+                self.set_flags(ctx, *gfid, *flags).map(Reply::Attr)
+            }
             NamespaceOp::GetXattr { gfid, name } => self.get_xattr(*gfid, name),
-            NamespaceOp::SetXattr { gfid, name, value, create, kill_sgid } => match AclKind::of_name(name) {
-                Some(kind) => self.set_acl(ctx, *gfid, kind, value, *kill_sgid),
-                None => self.set_xattr(ctx, *gfid, name, value, *create),
-            },
+            NamespaceOp::SetXattr { gfid, name, value, create, kill_sgid } => {
+                match AclKind::of_name(name) {
+                    Some(kind) => self.set_acl(ctx, *gfid, kind, value, *kill_sgid),
+                    None => self.set_xattr(ctx, *gfid, name, value, *create),
+                }
+            }
             NamespaceOp::ListXattr { gfid } => self.list_xattr(*gfid),
             NamespaceOp::RemoveXattr { gfid, name } => self.remove_xattr(ctx, *gfid, name),
             NamespaceOp::StatFs => Ok(Reply::Count(self.counters.files)),
@@ -327,6 +374,7 @@ impl<S: Store> Namespace<S> {
             NamespaceOp::Open { .. }
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }
+            | NamespaceOp::ReturnNames { .. }
             | NamespaceOp::Reclaim { .. }
             | NamespaceOp::Mount
             | NamespaceOp::Lock { .. }
@@ -334,7 +382,8 @@ impl<S: Store> Namespace<S> {
         }
     }
 
-    /// Makes everything so far survive the death of the process. On disk it is once the persister has run after this.
+    /// Makes everything so far survive the death of the process. On disk it is once the persister
+    /// has run after this.
     ///
     /// # Errors
     /// When the store fails: what was carried out since the last commit is then unknown.
@@ -408,12 +457,14 @@ impl<S: Store> Namespace<S> {
         match self.overlay.get(&key)? {
             None => Ok(None),
             Some(Node::Here(inode)) => Ok(Some(Found { gfid, inode, place: Place::Apart })),
-            Some(Node::At(parent, name)) => match self.overlay.get(&keys::of_name(keys::ENTRY, parent, &name))? {
-                Some(Entry::Inode(there, inode)) if there == gfid => {
-                    Ok(Some(Found { gfid, inode, place: Place::Entry(parent, name) }))
+            Some(Node::At(parent, name)) => {
+                match self.overlay.get(&keys::of_name(keys::ENTRY, parent, &name))? {
+                    Some(Entry::Inode(there, inode)) if there == gfid => {
+                        Ok(Some(Found { gfid, inode, place: Place::Entry(parent, name) }))
+                    }
+                    _ => Err(corrupt(&key, "its directory entry does not hold it")),
                 }
-                _ => Err(corrupt(&key, "its directory entry does not hold it")),
-            },
+            }
         }
     }
 
@@ -446,16 +497,19 @@ impl<S: Store> Namespace<S> {
             Some(Entry::Inode(gfid, inode)) => {
                 Ok(Some(Found { gfid, inode, place: Place::Entry(parent, name.to_vec()) }))
             }
-            Some(Entry::Apart(gfid)) => {
-                self.load(gfid)?.map(Some).ok_or_else(|| corrupt(&key, format!("names {gfid}, which does not exist")))
-            }
+            Some(Entry::Apart(gfid)) => self
+                .load(gfid)?
+                .map(Some)
+                .ok_or_else(|| corrupt(&key, format!("names {gfid}, which does not exist"))),
         }
     }
 
     /// Writes an inode back to where it was read from.
     fn save(&mut self, found: Found) {
         match found.place {
-            Place::Apart => self.overlay.put(keys::of_gfid(keys::NODE, found.gfid), &Node::Here(found.inode)),
+            Place::Apart => {
+                self.overlay.put(keys::of_gfid(keys::NODE, found.gfid), &Node::Here(found.inode))
+            }
             Place::Entry(parent, name) => {
                 let key = keys::of_name(keys::ENTRY, parent, &name);
                 self.overlay.put(key, &Entry::Inode(found.gfid, found.inode));
@@ -516,7 +570,10 @@ impl<S: Store> Namespace<S> {
                 return ControlFlow::Break(());
             }
             bytes += key.len() + value.len();
-            listed.push(overlay::decode(key, value).map(|entry: Entry| (key[keys::NAME_AT..].to_vec(), entry)));
+            listed.push(
+                overlay::decode(key, value)
+                    .map(|entry: Entry| (key[keys::NAME_AT..].to_vec(), entry)),
+            );
             ControlFlow::Continue(())
         })?;
         let mut entries = Vec::with_capacity(listed.len());
@@ -526,7 +583,11 @@ impl<S: Store> Namespace<S> {
                 Entry::Inode(gfid, inode) => inode.attr(gfid),
                 Entry::Apart(gfid) => match self.load(gfid)? {
                     Some(found) => found.attr(),
-                    None => return Err(corrupt(&keys::of_gfid(keys::NODE, gfid), "named but missing").into()),
+                    None => {
+                        return Err(
+                            corrupt(&keys::of_gfid(keys::NODE, gfid), "named but missing").into()
+                        );
+                    }
                 },
             };
             entries.push(DirEntry { name, attr, written_elsewhere: false });
@@ -589,7 +650,8 @@ fn check_name(name: &[u8]) -> OpResult<()> {
     if name.len() > NAME_BYTES_MAX {
         return errno(libc::ENAMETOOLONG);
     }
-    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
+    {
         return errno(libc::EINVAL);
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Changes not yet committed, over the store: reads see them, one commit writes them together.
 //!
-//! Contract: between [`Overlay::begin`] and the next one, [`Overlay::rollback`] takes back what was put or deleted since.
+//! Contract: between [`Overlay::begin`] and the next one, [`Overlay::rollback`] takes back what was
+//! put or deleted since.
 
 use crate::store::{Batch, Store, StoreError, Visit, prefix_end};
 use serde::{Serialize, de::DeserializeOwned};
@@ -82,8 +83,14 @@ impl<S: Store> Overlay<S> {
         self.undo.push((key, before));
     }
 
-    /// Visits the pairs from `from` on whose keys begin with `prefix`, in order, until the visitor breaks.
-    pub(super) fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<(), StoreError> {
+    /// Visits the pairs from `from` on whose keys begin with `prefix`, in order, until the visitor
+    /// breaks.
+    pub(super) fn scan(
+        &self,
+        prefix: &[u8],
+        from: &[u8],
+        visit: Visit<'_>,
+    ) -> Result<(), StoreError> {
         let until = prefix_end(prefix);
         if from >= until.as_slice() {
             return Ok(());
@@ -107,7 +114,9 @@ impl<S: Store> Overlay<S> {
             flow
         })?;
         if !stopped {
-            let _ = pending.try_for_each(|(k, v)| v.as_ref().map_or(ControlFlow::Continue(()), |v| visit(k, v)));
+            let _ = pending.try_for_each(|(k, v)| {
+                v.as_ref().map_or(ControlFlow::Continue(()), |v| visit(k, v))
+            });
         }
         Ok(())
     }

@@ -1,14 +1,15 @@
 //! Removing names, and what happens to files that lose the last one.
 //!
-//! A regular file without links enters the purge queue in the same transaction. If it is in use it is an orphan until
-//! [`Namespace::reap`]. The size in a purge entry is what was last recorded; when a writer died before it told the size,
-//! `probe` is set and there may be objects beyond it: the purger asks the shards how far the file's data reaches.
+//! A regular file without links enters the purge queue in the same transaction. If it is in use it
+//! is an orphan until [`Namespace::reap`]. The size in a purge entry is what was last recorded;
+//! when a writer died before it told the size, `probe` is set and there may be objects beyond it:
+//! the purger asks the shards how far the file's data reaches.
 
 use super::inode::{Doubt, Found, Inode, Place, Purge};
 use super::overlay::{corrupt, decode};
 use super::{Context, Namespace, OpResult, check_name, errno, keys};
 use crate::store::{Store, StoreError};
-use protocol::namespace::{Attr, FileKind, Reply, Timestamp};
+use protocol::namespace::{Attr, FileKind, Footprint, Reply, Timestamp};
 use protocol::{Gfid, PoolId};
 use std::ops::ControlFlow;
 
@@ -42,7 +43,12 @@ fn behind(after: Option<Gfid>) -> Gfid {
 }
 
 impl<S: Store> Namespace<S> {
-    pub(super) fn unlink(&mut self, ctx: &Context<'_>, parent: Gfid, name: &[u8]) -> OpResult<Reply> {
+    pub(super) fn unlink(
+        &mut self,
+        ctx: &Context<'_>,
+        parent: Gfid,
+        name: &[u8],
+    ) -> OpResult<Reply> {
         check_name(name)?;
         let dir = self.directory(parent)?;
         let Some(found) = self.entry(parent, name)? else { return errno(libc::ENOENT) };
@@ -56,7 +62,12 @@ impl<S: Store> Namespace<S> {
         Ok(Reply::Done)
     }
 
-    pub(super) fn rmdir(&mut self, ctx: &Context<'_>, parent: Gfid, name: &[u8]) -> OpResult<Reply> {
+    pub(super) fn rmdir(
+        &mut self,
+        ctx: &Context<'_>,
+        parent: Gfid,
+        name: &[u8],
+    ) -> OpResult<Reply> {
         check_name(name)?;
         let dir = self.directory(parent)?;
         let Some(found) = self.entry(parent, name)? else { return errno(libc::ENOENT) };
@@ -73,7 +84,8 @@ impl<S: Store> Namespace<S> {
         Ok(Reply::Done)
     }
 
-    /// Takes a link from a file whose entry is already gone. The last one ends a file, and any a directory.
+    /// Takes a link from a file whose entry is already gone. The last one ends a file, and any a
+    /// directory.
     pub(super) fn drop_link(&mut self, ctx: &Context<'_>, mut found: Found) -> OpResult<()> {
         let inode = &mut found.inode;
         inode.nlink = if inode.is_dir() { 0 } else { inode.nlink.saturating_sub(1) };
@@ -107,7 +119,8 @@ impl<S: Store> Namespace<S> {
             self.forget_unsized(gfid)?;
         }
         if inode.kind == FileKind::Regular {
-            let purge = Purge { pool: inode.pool, size: inode.size, probe: inode.doubt.of_size() };
+            let probe = inode.doubt.of_size() || inode.footprint == Footprint::Beyond;
+            let purge = Purge { pool: inode.pool, size: inode.size, probe };
             self.overlay.put(keys::of_gfid(keys::PURGE, gfid), &purge);
             self.counters.purges += 1;
             self.counters.purge_from = self.counters.purge_from.min(gfid);
@@ -120,7 +133,12 @@ impl<S: Store> Namespace<S> {
     /// # Errors
     /// When the store cannot be read.
     pub fn orphans(&self) -> Result<Vec<Gfid>, StoreError> {
-        Ok(self.overlay.keys(&[keys::ORPHAN])?.iter().filter_map(|key| keys::gfid_of(key)).collect())
+        Ok(self
+            .overlay
+            .keys(&[keys::ORPHAN])?
+            .iter()
+            .filter_map(|key| keys::gfid_of(key))
+            .collect())
     }
 
     /// Ends an orphan that is no longer in use; any other file is left alone. True if it was one.
@@ -152,7 +170,11 @@ impl<S: Store> Namespace<S> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn purge_next(&mut self, after: Option<Gfid>, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
+    pub fn purge_next(
+        &mut self,
+        after: Option<Gfid>,
+        limit: usize,
+    ) -> Result<Vec<PurgeEntry>, StoreError> {
         if self.counters.purges == 0 || limit == 0 {
             return Ok(Vec::new());
         }
@@ -188,8 +210,8 @@ impl<S: Store> Namespace<S> {
         Ok(())
     }
 
-    /// Notes that a writer of the file died: its size is to be recovered, and times that were to follow are not before `now`.
-    /// Returns false if the file does not exist.
+    /// Notes that a writer of the file died: its size is to be recovered, and times that were to
+    /// follow are not before `now`. Returns false if the file does not exist.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -217,7 +239,11 @@ impl<S: Store> Namespace<S> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn size_recovery_next(&self, after: Option<Gfid>, limit: usize) -> Result<Vec<SizeRecovery>, StoreError> {
+    pub fn size_recovery_next(
+        &self,
+        after: Option<Gfid>,
+        limit: usize,
+    ) -> Result<Vec<SizeRecovery>, StoreError> {
         let mut files = Vec::new();
         if self.counters.unsized_files == 0 || limit == 0 {
             return Ok(files);
@@ -237,18 +263,26 @@ impl<S: Store> Namespace<S> {
         Ok(files)
     }
 
-    /// The data of a file on the list reaches to `end` bytes: the size grows to it, never shrinks, and the file leaves
-    /// the list. Another file is left alone.
+    /// The data of a file on the list reaches to `end` bytes: the size grows to it, never shrinks,
+    /// and the file leaves the list. Another file is left alone.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn size_recovered(&mut self, gfid: Gfid, end: u64, now: Timestamp) -> Result<(), StoreError> {
+    pub fn size_recovered(
+        &mut self,
+        gfid: Gfid,
+        end: u64,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
         if !self.forget_unsized(gfid)? {
             return Ok(());
         }
         let Some(mut found) = self.load(gfid)? else { return Ok(()) };
         let inode = &mut found.inode;
         inode.doubt = inode.doubt.with_size(false);
+        if inode.footprint != Footprint::Beyond {
+            inode.footprint = Footprint::Unknown;
+        }
         if end > inode.size {
             inode.size = end;
             inode.mtime = inode.mtime.max(now);
@@ -258,7 +292,8 @@ impl<S: Store> Namespace<S> {
         Ok(())
     }
 
-    /// Gives the recovery of a size up, because a new writer decides it. The inode remembers that data may lie beyond.
+    /// Gives the recovery of a size up, because a new writer decides it. The inode remembers that
+    /// data may lie beyond.
     ///
     /// # Errors
     /// When the store cannot be read.

@@ -11,8 +11,14 @@ use protocol::{Gfid, PoolId};
 type Spot<'a> = (Gfid, &'a [u8]);
 
 /// What hides a name of the layer below an overlay.
-const WHITEOUT: New<'static> =
-    New { kind: FileKind::CharDevice, mode: 0, umask: 0, rdev: 0, target: &[], pool: PoolId::new(0) };
+const WHITEOUT: New<'static> = New {
+    kind: FileKind::CharDevice,
+    mode: 0,
+    umask: 0,
+    rdev: 0,
+    target: &[],
+    pool: PoolId::new(0),
+};
 
 impl<S: Store> Namespace<S> {
     pub(super) fn rename(
@@ -29,7 +35,9 @@ impl<S: Store> Namespace<S> {
         let Some(source) = self.entry(from.0, from.1)? else { return errno(libc::ENOENT) };
         let target = self.entry(to.0, to.1)?;
         match (mode, &target) {
-            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => return errno(libc::EEXIST),
+            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {
+                return errno(libc::EEXIST);
+            }
             (RenameMode::Exchange, None) => return errno(libc::ENOENT),
             _ => {}
         }
@@ -102,7 +110,12 @@ impl<S: Store> Namespace<S> {
             self.counters.files += 1;
         }
         if from.0 == to.0 {
-            self.touch_dir(from_dir, ctx.now(), entries_gained - entries_lost, subdirs_gained - subdirs_lost);
+            self.touch_dir(
+                from_dir,
+                ctx.now(),
+                entries_gained - entries_lost,
+                subdirs_gained - subdirs_lost,
+            );
         } else {
             self.touch_dir(from_dir, ctx.now(), -entries_lost, -subdirs_lost);
             self.touch_dir(to_dir, ctx.now(), entries_gained, subdirs_gained);

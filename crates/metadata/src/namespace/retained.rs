@@ -1,4 +1,5 @@
-//! Records that the service keeps beside the tree, in the same transactions: answers, sessions, write leases.
+//! Records that the service keeps beside the tree, in the same transactions: answers, sessions,
+//! write leases.
 
 use super::overlay::{Overlay, corrupt, decode};
 use super::{FORMAT_VERSION, Namespace, OpError, keys};
@@ -7,7 +8,8 @@ use protocol::namespace::{Commit, Reply, SetAttr, Timestamp};
 use protocol::{Gfid, SessionId};
 use std::ops::ControlFlow;
 
-/// Bits of a fencing token below the number of the start: grants for a year at a hundred thousand a second.
+/// Bits of a fencing token below the number of the start: grants for a year at a hundred thousand a
+/// second.
 const TOKEN_BITS: u32 = 42;
 
 /// What a restarted service finds.
@@ -35,16 +37,22 @@ impl<S: Store> Namespace<S> {
             retained.sessions.extend(keys::session_of(&key).map(|(session, _)| session));
         }
         let mut answers = Ok(());
-        self.overlay.scan(&[keys::ANSWER], &[keys::ANSWER], &mut |key, value| match decode::<Reply>(key, value) {
-            Ok(reply) => {
-                retained.answers.extend(keys::session_of(key).map(|(session, number)| (session, number, reply)));
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                answers = Err(error);
-                ControlFlow::Break(())
-            }
-        })?;
+        self.overlay.scan(
+            &[keys::ANSWER],
+            &[keys::ANSWER],
+            &mut |key, value| match decode::<Reply>(key, value) {
+                Ok(reply) => {
+                    retained.answers.extend(
+                        keys::session_of(key).map(|(session, number)| (session, number, reply)),
+                    );
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    answers = Err(error);
+                    ControlFlow::Break(())
+                }
+            },
+        )?;
         answers?;
         for key in self.overlay.keys(&[keys::WRITER])? {
             let Some(gfid) = keys::gfid_of(&key) else { continue };
@@ -53,7 +61,8 @@ impl<S: Store> Namespace<S> {
         Ok(retained)
     }
 
-    /// Counts this start with the next commit, and keeps what is left of the last one. Returns its number.
+    /// Counts this start with the next commit, and keeps what is left of the last one. Returns its
+    /// number.
     pub(super) fn count_start(&mut self) -> Result<u64, StoreError> {
         let starts = self.overlay.get::<u64>(keys::STARTS)?.unwrap_or(0).saturating_add(1);
         if starts >> (u64::BITS - TOKEN_BITS) != 0 {
@@ -71,7 +80,8 @@ impl<S: Store> Namespace<S> {
         self.last_commit().start << TOKEN_BITS
     }
 
-    /// The last commit that is left of each start from this one on, of those of which something is left.
+    /// The last commit that is left of each start from this one on, of those of which something is
+    /// left.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -94,7 +104,8 @@ impl<S: Store> Namespace<S> {
         Ok(kept)
     }
 
-    /// Brings the notes of writers into the form of now: without a token, every other claim is newer.
+    /// Brings the notes of writers into the form of now: without a token, every other claim is
+    /// newer.
     pub(super) fn note_tokens(overlay: &mut Overlay<S>) -> Result<(), StoreError> {
         for key in overlay.keys(&[keys::WRITER])? {
             if let Some(session) = overlay.get::<SessionId>(&key)? {
@@ -144,12 +155,17 @@ impl<S: Store> Namespace<S> {
         }
     }
 
-    /// Applies what the holder of a lease knew of a file. A file that is gone is no failure, neither are changes that
-    /// make no sense for it: nobody could be told.
+    /// Applies what the holder of a lease knew of a file. A file that is gone is no failure,
+    /// neither are changes that make no sense for it: nobody could be told.
     ///
     /// # Errors
     /// When the store fails.
-    pub fn apply_returned(&mut self, gfid: Gfid, set: &SetAttr, now: Timestamp) -> Result<(), StoreError> {
+    pub fn apply_returned(
+        &mut self,
+        gfid: Gfid,
+        set: &SetAttr,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
         if *set == SetAttr::default() {
             return Ok(());
         }

@@ -7,7 +7,8 @@ use crate::acl::AclKind;
 use crate::store::Store;
 use protocol::Gfid;
 use protocol::namespace::{
-    Attr, FileFlags, FileKind, Reply, SECURITY_CAPABILITY, SetAttr, Timestamp, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX,
+    Attr, FileFlags, FileKind, Reply, SECURITY_CAPABILITY, SetAttr, Timestamp, XATTR_BYTES_MAX,
+    XATTR_LIST_BYTES_MAX,
 };
 use std::ops::ControlFlow;
 
@@ -16,17 +17,25 @@ const XATTR_NAME_BYTES_MAX: usize = 255;
 
 impl<S: Store> Namespace<S> {
     /// Sets what a user asks for, if the file's flags permit it.
-    pub(super) fn set_attr_as_user(&mut self, now: Timestamp, gfid: Gfid, set: &SetAttr) -> OpResult<Attr> {
+    pub(super) fn set_attr_as_user(
+        &mut self,
+        now: Timestamp,
+        gfid: Gfid,
+        set: &SetAttr,
+    ) -> OpResult<Attr> {
         may_set(&self.existing(gfid)?.inode, set, now)?;
         self.set_attr(now, gfid, set)
     }
 
-    /// Sets what is asked. A length without mtime is a truncate: mtime becomes now. A ctime is told by a writer, who does not know of
-    /// renames and links and whose clock may be behind: it does not go back, and moves with what the writer changed.
+    /// Sets what is asked. A length without mtime is a truncate: mtime becomes now. A ctime is told
+    /// by a writer, who does not know of renames and links and whose clock may be behind: it does
+    /// not go back, and moves with what the writer changed.
     pub(super) fn set_attr(&mut self, now: Timestamp, gfid: Gfid, set: &SetAttr) -> OpResult<Attr> {
         let mut found = self.existing(gfid)?;
         let inode = &mut found.inode;
-        let changeable = |inode: &Inode| (inode.size, inode.atime, inode.mtime, inode.mode, inode.uid, inode.gid);
+        let changeable = |inode: &Inode| {
+            (inode.size, inode.atime, inode.mtime, inode.mode, inode.uid, inode.gid)
+        };
         let before = changeable(inode);
         if let Some(size) = set.size {
             match inode.kind {
@@ -38,8 +47,15 @@ impl<S: Store> Namespace<S> {
             inode.size = size;
             inode.mtime = now;
         }
-        if [set.atime, set.mtime, set.ctime].iter().flatten().any(|time| time.nanos >= 1_000_000_000) {
+        if [set.atime, set.mtime, set.ctime]
+            .iter()
+            .flatten()
+            .any(|time| time.nanos >= 1_000_000_000)
+        {
             return errno(libc::EINVAL);
+        }
+        if let (Some(footprint), FileKind::Regular) = (set.footprint, inode.kind) {
+            inode.footprint = footprint;
         }
         inode.mode = set.mode.map_or(inode.mode, |mode| mode & MODE_BITS);
         inode.uid = set.uid.unwrap_or(inode.uid);
@@ -63,8 +79,14 @@ impl<S: Store> Namespace<S> {
         Ok(attr)
     }
 
-    /// Sets the flags. Who may is the kernel's to decide, as with all permissions: it asks for CAP_LINUX_IMMUTABLE.
-    pub(super) fn set_flags(&mut self, ctx: &Context<'_>, gfid: Gfid, flags: FileFlags) -> OpResult<Attr> {
+    /// Sets the flags. Who may is the kernel's to decide, as with all permissions: it asks for
+    /// CAP_LINUX_IMMUTABLE.
+    pub(super) fn set_flags(
+        &mut self,
+        ctx: &Context<'_>,
+        gfid: Gfid,
+        flags: FileFlags,
+    ) -> OpResult<Attr> {
         let mut found = self.existing(gfid)?;
         found.inode.flags = flags;
         found.inode.ctime = ctx.now();
@@ -134,7 +156,12 @@ impl<S: Store> Namespace<S> {
     }
 
     /// removexattr. An ACL that is not there is removed like one that is, as in Linux.
-    pub(super) fn remove_xattr(&mut self, ctx: &Context<'_>, gfid: Gfid, name: &[u8]) -> OpResult<Reply> {
+    pub(super) fn remove_xattr(
+        &mut self,
+        ctx: &Context<'_>,
+        gfid: Gfid,
+        name: &[u8],
+    ) -> OpResult<Reply> {
         check_xattr_name(name)?;
         let mut found = self.existing(gfid)?;
         if !self.has_xattr(&found, name)? && AclKind::of_name(name).is_none() {
@@ -151,11 +178,17 @@ impl<S: Store> Namespace<S> {
     }
 
     fn has_xattr(&self, found: &Found, name: &[u8]) -> OpResult<bool> {
-        Ok(found.inode.xattrs > 0 && self.overlay.contains(&keys::of_name(keys::XATTR, found.gfid, name))?)
+        Ok(found.inode.xattrs > 0
+            && self.overlay.contains(&keys::of_name(keys::XATTR, found.gfid, name))?)
     }
 
     /// Writes an extended attribute, and counts it in the inode, which is to be saved.
-    pub(super) fn put_xattr(&mut self, found: &mut Found, name: &[u8], value: &[u8]) -> OpResult<()> {
+    pub(super) fn put_xattr(
+        &mut self,
+        found: &mut Found,
+        name: &[u8],
+        value: &[u8],
+    ) -> OpResult<()> {
         if !self.has_xattr(found, name)? {
             let list_bytes = found.inode.xattr_list_bytes as usize + name.len() + 1;
             if list_bytes > XATTR_LIST_BYTES_MAX {
@@ -175,7 +208,8 @@ impl<S: Store> Namespace<S> {
             return Ok(false);
         }
         found.inode.xattrs -= 1;
-        found.inode.xattr_list_bytes = found.inode.xattr_list_bytes.saturating_sub(name.len() as u32 + 1);
+        found.inode.xattr_list_bytes =
+            found.inode.xattr_list_bytes.saturating_sub(name.len() as u32 + 1);
         self.overlay.delete(keys::of_name(keys::XATTR, found.gfid, name));
         Ok(true)
     }

@@ -1,4 +1,5 @@
-//! The namespace against a naive tree, with reopening at random; limits; listings under change; crash copies.
+//! The namespace against a naive tree, with reopening at random; limits; listings under change;
+//! crash copies.
 
 mod oracle;
 
@@ -7,7 +8,9 @@ use crate::store::{EmbeddedStore, MemoryStore, StoreConfig};
 use oracle::Oracle;
 use proptest::prelude::*;
 use protocol::SessionId;
-use protocol::namespace::{FileFlags, FileKind, LINK_MAX, LeaseMode, RenameMode, SetAttr, XATTR_BYTES_MAX};
+use protocol::namespace::{
+    FileFlags, FileKind, LINK_MAX, LeaseMode, RenameMode, SetAttr, XATTR_BYTES_MAX,
+};
 use std::collections::BTreeSet;
 
 const POOL: PoolId = PoolId::new(3);
@@ -31,7 +34,17 @@ pub(super) fn run<S: Store>(ns: &mut Namespace<S>, op: &NamespaceOp) -> Reply {
 pub(super) fn create(parent: Gfid, name: &[u8], kind: FileKind) -> NamespaceOp {
     let target = if kind == FileKind::Symlink { b"where".to_vec() } else { Vec::new() };
     let (name, pool) = (name.to_vec(), POOL);
-    NamespaceOp::Create { parent, name, kind, mode: 0o640, umask: 0, rdev: 0, target, pool, open: None }
+    NamespaceOp::Create {
+        parent,
+        name,
+        kind,
+        mode: 0o640,
+        umask: 0,
+        rdev: 0,
+        target,
+        pool,
+        open: None,
+    }
 }
 
 pub(super) fn set_xattr(gfid: Gfid, name: &[u8], value: &[u8]) -> NamespaceOp {
@@ -46,7 +59,12 @@ pub(super) fn made<S: Store>(ns: &mut Namespace<S>, op: &NamespaceOp) -> Attr {
     }
 }
 
-fn list<S: Store>(ns: &mut Namespace<S>, gfid: Gfid, after: &[u8], limit: u32) -> (Vec<DirEntry>, bool) {
+fn list<S: Store>(
+    ns: &mut Namespace<S>,
+    gfid: Gfid,
+    after: &[u8],
+    limit: u32,
+) -> (Vec<DirEntry>, bool) {
     match run(ns, &NamespaceOp::ReadDir { gfid, after: after.to_vec(), limit }) {
         Reply::Entries { entries, end } => (entries, end),
         other => panic!("{other:?}"),
@@ -116,9 +134,14 @@ impl Pair {
         self.ns.as_mut().expect("open")
     }
 
-    /// Half of the numbers choose among the oldest files, mostly directories, so that trees become deep.
+    /// Half of the numbers choose among the oldest files, mostly directories, so that trees become
+    /// deep.
     fn file(&self, number: u8) -> Gfid {
-        let files = if number.is_multiple_of(2) { &self.files[..self.files.len().min(5)] } else { &self.files };
+        let files = if number.is_multiple_of(2) {
+            &self.files[..self.files.len().min(5)]
+        } else {
+            &self.files
+        };
         files[usize::from(number) % files.len()]
     }
 
@@ -127,24 +150,52 @@ impl Pair {
     }
 
     fn op(&self, step: &Step) -> Option<NamespaceOp> {
-        let kinds = [FileKind::Regular, FileKind::Symlink, FileKind::Fifo, FileKind::Socket, FileKind::Directory];
+        let kinds = [
+            FileKind::Regular,
+            FileKind::Symlink,
+            FileKind::Fifo,
+            FileKind::Socket,
+            FileKind::Directory,
+        ];
         let modes = [RenameMode::NoReplace, RenameMode::Exchange, RenameMode::Replace];
         Some(match *step {
             Step::Make { parent, name, kind, mode } => {
                 let kind = kinds[usize::from(kind).min(kinds.len() - 1)];
                 match create(self.file(parent), &Self::name(name), kind) {
-                    NamespaceOp::Create { parent, name, kind, umask, rdev, target, pool, open, .. } => {
-                        NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target, pool, open }
-                    }
+                    NamespaceOp::Create {
+                        parent,
+                        name,
+                        kind,
+                        umask,
+                        rdev,
+                        target,
+                        pool,
+                        open,
+                        ..
+                    } => NamespaceOp::Create {
+                        parent,
+                        name,
+                        kind,
+                        mode,
+                        umask,
+                        rdev,
+                        target,
+                        pool,
+                        open,
+                    },
                     other => other,
                 }
             }
-            Step::Link { file, parent, name } => {
-                NamespaceOp::Link { gfid: self.file(file), parent: self.file(parent), name: Self::name(name) }
-            }
-            Step::Remove { parent, name, dir: false } => {
-                NamespaceOp::Unlink { parent: self.file(parent), name: Self::name(name), gives: None }
-            }
+            Step::Link { file, parent, name } => NamespaceOp::Link {
+                gfid: self.file(file),
+                parent: self.file(parent),
+                name: Self::name(name),
+            },
+            Step::Remove { parent, name, dir: false } => NamespaceOp::Unlink {
+                parent: self.file(parent),
+                name: Self::name(name),
+                gives: None,
+            },
             Step::Remove { parent, name, dir: true } => {
                 NamespaceOp::Rmdir { parent: self.file(parent), name: Self::name(name) }
             }
@@ -160,7 +211,9 @@ impl Pair {
                 set: SetAttr { mode, size, uid, ..SetAttr::default() },
                 sync: false,
             },
-            Step::Look { parent, name } => NamespaceOp::Lookup { parent: self.file(parent), name: Self::name(name) },
+            Step::Look { parent, name } => {
+                NamespaceOp::Lookup { parent: self.file(parent), name: Self::name(name) }
+            }
             Step::Inspect { file, what } => match what {
                 0 => NamespaceOp::GetAttr { gfid: self.file(file) },
                 1 => NamespaceOp::ReadLink { gfid: self.file(file) },
@@ -169,7 +222,13 @@ impl Pair {
             },
             Step::SetXattr { file, name, create } => {
                 let (gfid, value) = (self.file(file), vec![name; 9]);
-                NamespaceOp::SetXattr { gfid, name: Self::name(name), value, create, kill_sgid: false }
+                NamespaceOp::SetXattr {
+                    gfid,
+                    name: Self::name(name),
+                    value,
+                    create,
+                    kill_sgid: false,
+                }
             }
             Step::RemoveXattr { file, name } => {
                 NamespaceOp::RemoveXattr { gfid: self.file(file), name: Self::name(name) }
@@ -219,7 +278,8 @@ impl Pair {
     fn operate(&mut self, op: &NamespaceOp) -> Result<(), TestCaseError> {
         let (now, open) = (at(self.now), self.oracle.open.clone());
         let caller = caller(self.now);
-        let got = self.ns().execute(&caller, &|gfid| open.contains(&gfid), op).expect("store works");
+        let got =
+            self.ns().execute(&caller, &|gfid| open.contains(&gfid), op).expect("store works");
         let makes = matches!(op, NamespaceOp::Create { .. } | NamespaceOp::CreateUnnamed { .. });
         if let (true, Reply::Attr(attr)) = (makes, &got) {
             self.files.push(attr.gfid);
@@ -267,8 +327,11 @@ proptest! {
 fn names_and_limits() {
     let mut ns = fresh();
     let root = Gfid::ROOT;
-    for (name, want) in [(vec![b'a'; 256], libc::ENAMETOOLONG), (b"a/b".to_vec(), libc::EINVAL), (vec![], libc::EINVAL)]
-    {
+    for (name, want) in [
+        (vec![b'a'; 256], libc::ENAMETOOLONG),
+        (b"a/b".to_vec(), libc::EINVAL),
+        (vec![], libc::EINVAL),
+    ] {
         assert_eq!(run(&mut ns, &create(root, &name, FileKind::Regular)), Reply::Errno(want));
     }
     let long = NamespaceOp::Create {
@@ -289,15 +352,22 @@ fn names_and_limits() {
     assert_eq!(run(&mut ns, &set(b"user.a", XATTR_BYTES_MAX + 1)), Reply::Errno(libc::E2BIG));
     assert_eq!(run(&mut ns, &set(&[b'n'; 256], 1)), Reply::Errno(libc::ERANGE));
     let size = SetAttr { size: Some(u64::MAX), ..SetAttr::default() };
-    assert_eq!(run(&mut ns, &NamespaceOp::SetAttr { gfid, set: size, sync: false }), Reply::Errno(libc::EFBIG));
-    assert_eq!(run(&mut ns, &NamespaceOp::GetAttr { gfid: Gfid::of_inode(999) }), Reply::Errno(libc::ESTALE));
+    assert_eq!(
+        run(&mut ns, &NamespaceOp::SetAttr { gfid, set: size, sync: false }),
+        Reply::Errno(libc::EFBIG)
+    );
+    assert_eq!(
+        run(&mut ns, &NamespaceOp::GetAttr { gfid: Gfid::of_inode(999) }),
+        Reply::Errno(libc::ESTALE)
+    );
 }
 
 #[test]
 fn links_end_at_the_limit() {
     let mut ns = fresh();
     let gfid = made(&mut ns, &create(Gfid::ROOT, b"f", FileKind::Regular)).gfid;
-    let link = |i: u32| NamespaceOp::Link { gfid, parent: Gfid::ROOT, name: i.to_string().into_bytes() };
+    let link =
+        |i: u32| NamespaceOp::Link { gfid, parent: Gfid::ROOT, name: i.to_string().into_bytes() };
     for i in 1..LINK_MAX {
         assert!(matches!(run(&mut ns, &link(i)), Reply::Attr(attr) if attr.nlink == i + 1));
     }
@@ -341,13 +411,19 @@ fn large_directory_lists_every_entry_that_stays_exactly_once() {
         if !(turn * 701).is_multiple_of(7) && !(turn * 701).is_multiple_of(1000) {
             run(&mut ns, &NamespaceOp::Unlink { parent: dir, name: victim, gives: None });
         }
-        run(&mut ns, &create(dir, &[name(turn * 613), b"new".to_vec()].concat(), FileKind::Regular));
+        run(
+            &mut ns,
+            &create(dir, &[name(turn * 613), b"new".to_vec()].concat(), FileKind::Regular),
+        );
         ns.commit().expect("store works");
     }
     assert!(seen.is_sorted_by(|a, b| a < b), "an entry came twice or out of order");
     let seen: BTreeSet<Vec<u8>> = seen.into_iter().collect();
     let stayed = (0..100_000).filter(|i| i % 7 == 0);
-    assert!(stayed.map(name).all(|name| seen.contains(&name)), "an entry that stayed was not listed");
+    assert!(
+        stayed.map(name).all(|name| seen.contains(&name)),
+        "an entry that stayed was not listed"
+    );
     assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
 }
 
@@ -360,7 +436,7 @@ fn the_format_before_is_raised() {
     let (gfid, session) = (Gfid::of_inode(9), SessionId::new(4));
     let note = postcard::to_stdvec(&session).expect("encodes");
     let note_3 = postcard::to_stdvec(&(session, 0u64)).expect("encodes");
-    for (before, note) in [(1, &note), (2, &note), (3, &note_3)] {
+    for (before, note) in [(1, &note), (2, &note), (3, &note_3), (4, &note_3)] {
         let writer = (keys::of_gfid(keys::WRITER, gfid), Some(note.clone()));
         let done = (keys::answer(session, 5), Some(vec![6]));
         let format = (keys::FORMAT.to_vec(), Some(version(before)));
@@ -368,7 +444,11 @@ fn the_format_before_is_raised() {
         let ns = Namespace::open(store.clone(), at(1)).expect("it is raised");
         let retained = ns.retained().expect("store works");
         assert_eq!(retained.writers, [(gfid, (session, 0))]);
-        assert_eq!(retained.answers, [], "its session speaks an older protocol, and does not come back");
+        assert_eq!(
+            retained.answers,
+            [],
+            "its session speaks an older protocol, and does not come back"
+        );
         assert_eq!(store.get(keys::FORMAT).expect("store works"), Some(version(FORMAT_VERSION)));
     }
 }
@@ -387,7 +467,8 @@ fn another_format_is_refused() {
 #[test]
 fn tokens_grow_with_every_start_until_their_number_is_damaged() {
     let mut store = MemoryStore::default();
-    let start = |store: &MemoryStore| Namespace::open(store.clone(), at(0)).map(|ns| ns.first_token());
+    let start =
+        |store: &MemoryStore| Namespace::open(store.clone(), at(0)).map(|ns| ns.first_token());
     let first = start(&store).expect("a first start");
     assert!(start(&store).expect("a second start") > first);
     for starts in [1u64 << 22, u64::MAX] {
@@ -411,7 +492,10 @@ fn a_start_that_was_lost_repeats_nothing() {
     assert_eq!(ns.resolve(Gfid::ROOT, b"lost").expect("store works"), None);
     assert!(ns.first_token() > token);
     let new = create(Gfid::ROOT, b"new", FileKind::Regular);
-    assert!(matches!(run(&mut ns, &new), Reply::Attr(attr) if attr.gfid > made), "its maker may still use the number");
+    assert!(
+        matches!(run(&mut ns, &new), Reply::Attr(attr) if attr.gfid > made),
+        "its maker may still use the number"
+    );
     let kept = ns.kept(lost.start).expect("store works");
     assert_eq!(kept, [number, ns.last_commit()], "what came behind is lost");
     ns.commit().expect("commit");
@@ -470,11 +554,18 @@ fn damaged_lengths_of_attribute_lists_take_no_memory() {
         let mut root = ns.existing(Gfid::ROOT).expect("it is there");
         root.inode.xattr_list_bytes = bytes;
         ns.save(root);
-        assert_eq!(run(&mut ns, &NamespaceOp::ListXattr { gfid: Gfid::ROOT }), Reply::Bytes(b"user.a\0".to_vec()));
+        assert_eq!(
+            run(&mut ns, &NamespaceOp::ListXattr { gfid: Gfid::ROOT }),
+            Reply::Bytes(b"user.a\0".to_vec())
+        );
         let remove = NamespaceOp::RemoveXattr { gfid: Gfid::ROOT, name: b"user.a".to_vec() };
         assert!(!made(&mut ns, &remove).has_xattrs);
         let again = run(&mut ns, &set);
-        assert!(if bytes == 0 { matches!(again, Reply::Attr(_)) } else { again == Reply::Errno(libc::ENOSPC) });
+        assert!(if bytes == 0 {
+            matches!(again, Reply::Attr(_))
+        } else {
+            again == Reply::Errno(libc::ENOSPC)
+        });
     }
 }
 
@@ -490,7 +581,8 @@ fn damaged_record_is_eio_and_the_rest_works() {
     assert!(matches!(run(&mut ns, &NamespaceOp::GetAttr { gfid: good }), Reply::Attr(_)));
 }
 
-/// Copies the directory of a running store: what a process killed at this moment would leave behind.
+/// Copies the directory of a running store: what a process killed at this moment would leave
+/// behind.
 fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).expect("mkdir");
     for entry in std::fs::read_dir(from).expect("read_dir") {
@@ -513,7 +605,13 @@ fn what_was_committed_survives_a_kill() {
     let mut gfids = BTreeSet::new();
     for turn in 0..5 {
         for i in 0..200 {
-            gfids.insert(made(&mut ns, &create(Gfid::ROOT, format!("{turn}-{i}").as_bytes(), FileKind::Regular)).gfid);
+            gfids.insert(
+                made(
+                    &mut ns,
+                    &create(Gfid::ROOT, format!("{turn}-{i}").as_bytes(), FileKind::Regular),
+                )
+                .gfid,
+            );
         }
         ns.commit().expect("store works");
         let copy = dir.path().join(format!("copy-{turn}"));
@@ -536,12 +634,18 @@ fn a_rename_leaves_a_whiteout() {
         NamespaceOp::Rename { parent, name, new_parent, new_name, mode }
     };
     let lookup = |parent: Gfid, name: &[u8]| NamespaceOp::Lookup { parent, name: name.to_vec() };
-    let is_whiteout = |attr: Attr| (attr.kind, attr.rdev, attr.mode) == (FileKind::CharDevice, 0, 0);
-    for (name, kind) in [(&b"f"[..], FileKind::Regular), (b"sub", FileKind::Directory), (b"l", FileKind::Symlink)] {
+    let is_whiteout =
+        |attr: Attr| (attr.kind, attr.rdev, attr.mode) == (FileKind::CharDevice, 0, 0);
+    for (name, kind) in
+        [(&b"f"[..], FileKind::Regular), (b"sub", FileKind::Directory), (b"l", FileKind::Symlink)]
+    {
         let file = made(&mut ns, &create(Gfid::ROOT, name, kind)).gfid;
         for to in [(Gfid::ROOT, &[name, b"2"].concat()[..]), (dir, name)] {
             let source = if to.0 == dir { [name, b"2"].concat() } else { name.to_vec() };
-            assert_eq!(run(&mut ns, &rename((Gfid::ROOT, &source), to, RenameMode::Whiteout)), Reply::Done);
+            assert_eq!(
+                run(&mut ns, &rename((Gfid::ROOT, &source), to, RenameMode::Whiteout)),
+                Reply::Done
+            );
             assert_eq!(made(&mut ns, &lookup(to.0, to.1)).gfid, file);
             assert!(is_whiteout(made(&mut ns, &lookup(Gfid::ROOT, &source))));
             assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
@@ -550,7 +654,10 @@ fn a_rename_leaves_a_whiteout() {
     let taken = rename((dir, b"f"), (Gfid::ROOT, b"f"), RenameMode::WhiteoutNoReplace);
     assert_eq!(run(&mut ns, &taken), Reply::Errno(libc::EEXIST));
     // Back over its own whiteout.
-    assert_eq!(run(&mut ns, &rename((dir, b"f"), (Gfid::ROOT, b"f"), RenameMode::Whiteout)), Reply::Done);
+    assert_eq!(
+        run(&mut ns, &rename((dir, b"f"), (Gfid::ROOT, b"f"), RenameMode::Whiteout)),
+        Reply::Done
+    );
     assert!(is_whiteout(made(&mut ns, &lookup(dir, b"f"))));
     assert_eq!(made(&mut ns, &lookup(Gfid::ROOT, b"f")).kind, FileKind::Regular);
     assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
@@ -568,14 +675,17 @@ fn flags_hold_on_every_path() {
         let (name, new_name) = (name.to_vec(), new_name.to_vec());
         NamespaceOp::Rename { parent, name, new_parent, new_name, mode }
     };
-    let unlink = |name: &[u8]| NamespaceOp::Unlink { parent: root, name: name.to_vec(), gives: None };
+    let unlink =
+        |name: &[u8]| NamespaceOp::Unlink { parent: root, name: name.to_vec(), gives: None };
     let file = made(&mut ns, &create(root, b"f", FileKind::Regular)).gfid;
     made(&mut ns, &create(root, b"other", FileKind::Regular));
     let dir = made(&mut ns, &create(root, b"d", FileKind::Directory)).gfid;
     made(&mut ns, &create(dir, b"in", FileKind::Regular));
     let set = |gfid, set: SetAttr| NamespaceOp::SetAttr { gfid, set, sync: false };
-    let touch = |time| SetAttr { mtime: Some(at(time)), atime: Some(at(time)), ..SetAttr::default() };
-    let told = SetAttr { size: Some(9), mtime: Some(at(7)), ctime: Some(at(7)), ..SetAttr::default() };
+    let touch =
+        |time| SetAttr { mtime: Some(at(time)), atime: Some(at(time)), ..SetAttr::default() };
+    let told =
+        SetAttr { size: Some(9), mtime: Some(at(7)), ctime: Some(at(7)), ..SetAttr::default() };
     for append_only in [false, true] {
         let flags = FileFlags { immutable: !append_only, append_only };
         for gfid in [file, dir] {
@@ -601,17 +711,25 @@ fn flags_hold_on_every_path() {
             NamespaceOp::Rmdir { parent: root, name: b"d".to_vec() },
             set(file, SetAttr { mode: Some(0o600), ..SetAttr::default() }),
             set(file, SetAttr { uid: Some(5), ..SetAttr::default() }),
-            set(file, SetAttr { size: Some(if append_only { 8 } else { 0 }), ..SetAttr::default() }),
+            set(
+                file,
+                SetAttr { size: Some(if append_only { 8 } else { 0 }), ..SetAttr::default() },
+            ),
             set(dir, touch(3)),
             user(b"user.a"),
             NamespaceOp::RemoveXattr { gfid: file, name: b"user.a".to_vec() },
         ] {
             assert_eq!(by(&mut ns, 0, &op), eperm, "{op:?} of {flags:?}");
         }
-        let may_add = |reply: Reply| if append_only { matches!(reply, Reply::Attr(_)) } else { reply == eperm };
+        let may_add = |reply: Reply| {
+            if append_only { matches!(reply, Reply::Attr(_)) } else { reply == eperm }
+        };
         assert!(may_add(by(&mut ns, 0, &create(dir, b"new", FileKind::Regular))));
         assert!(may_add(by(&mut ns, 0, &set(file, touch(1)))), "touch");
-        assert!(matches!(by(&mut ns, 0, &set(file, told)), Reply::Attr(_)), "what a writer was permitted before");
+        assert!(
+            matches!(by(&mut ns, 0, &set(file, told)), Reply::Attr(_)),
+            "what a writer was permitted before"
+        );
     }
     for gfid in [file, dir] {
         let flag = NamespaceOp::SetFlags { gfid, flags: FileFlags::default() };

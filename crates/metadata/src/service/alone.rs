@@ -1,18 +1,22 @@
 //! Which mount may cache names and attributes without asking: the only one there is.
 //!
-//! Contract: pure. The only mount is promised, with every answer, that it stays the only one for a while, counted from
-//! when it asked. Another may arrive only when that time is over; while one waits to arrive, no promise is made anew,
-//! however busy the only mount is. Why not ask for each directory, and recall: a kernel that
-//! is told to forget a name takes the lock of the directory, which a request under way holds; two mounts that change
-//! one directory would wait for each other until a time-out.
+//! Contract: pure. The only mount is promised, with every answer, that it stays the only one for a
+//! while, counted from when it asked. Another may arrive only when that time is over; while one
+//! waits to arrive, no promise is made anew, however busy the only mount is. Several mounts have
+//! leases on single directories and files ([`crate::lease::names`]), which their kernels do not
+//! know of: a kernel that is told to forget a name takes the lock of the directory, which a request
+//! under way holds; two mounts that change one directory would wait for each other until a
+//! time-out.
 
 use protocol::SessionId;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Beyond what was promised, before another mount may arrive: a kernel counts from when it looks at an answer.
+/// Beyond what was promised, before another mount may arrive: a kernel counts from when it looks at
+/// an answer.
 const SLACK: Duration = Duration::from_millis(250);
-/// After a mount was told to come again no promise is made for so long: some times the pause after which it does.
+/// After a mount was told to come again no promise is made for so long: some times the pause after
+/// which it does.
 const AWAITED_FOR: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -22,21 +26,23 @@ pub(super) struct Alone {
     mounts: BTreeSet<SessionId>,
     /// See [`Alone::term`].
     term: u64,
-    /// To whom the last promise was made (`None`: before a restart, to somebody), and until when it counts here.
+    /// To whom the last promise was made (`None`: before a restart, to somebody), and until when it
+    /// counts here.
     promised: Option<(Option<SessionId>, Duration)>,
     /// Until then nothing is promised: another mount wants to arrive.
     awaited_until: Duration,
 }
 
 impl Alone {
-    /// No mount yet. After a restart (`restarted`), somebody may have been promised something. Terms begin at `term`.
+    /// No mount yet. After a restart (`restarted`), somebody may have been promised something.
+    /// Terms begin at `term`.
     pub fn new(promise: Duration, restarted: bool, term: u64) -> Self {
         let promised = restarted.then_some((None, promise + SLACK));
         Self { promise, mounts: BTreeSet::new(), term, promised, awaited_until: Duration::ZERO }
     }
 
-    /// Counts mounts that arrived and other disturbances: what a mount was told while it was the only one is true as long
-    /// as this is the same.
+    /// Counts mounts that arrived and other disturbances: what a mount was told while it was the
+    /// only one is true as long as this is the same.
     pub fn term(&self) -> u64 {
         self.term
     }
@@ -46,7 +52,8 @@ impl Alone {
         self.term += 1;
     }
 
-    /// May this session be a mount from now on? If not, it is to ask again soon, and the way will be free.
+    /// May this session be a mount from now on? If not, it is to ask again soon, and the way will
+    /// be free.
     pub fn admits(&mut self, now: Duration, session: SessionId) -> bool {
         let admitted = self.mounts.contains(&session)
             || self.promised.is_none_or(|(to, until)| to == Some(session) || now >= until);
@@ -70,7 +77,13 @@ impl Alone {
         self.mounts.remove(&session);
     }
 
-    /// For how long the session, which is being answered, may count on being alone from when it asked.
+    /// Is the session a mount, and not the only one?
+    pub fn is_one_of_several(&self, session: SessionId) -> bool {
+        self.mounts.len() > 1 && self.mounts.contains(&session)
+    }
+
+    /// For how long the session, which is being answered, may count on being alone from when it
+    /// asked.
     pub fn promise(&mut self, now: Duration, session: SessionId) -> Duration {
         let only = self.mounts.len() == 1 && self.mounts.contains(&session);
         let free = self.promised.is_none_or(|(to, until)| to == Some(session) || now >= until);
@@ -105,10 +118,17 @@ mod tests {
         alone.join(A);
         assert_eq!(alone.term(), 8, "the same mount");
         assert!(!alone.admits(at(1700), B));
-        assert_eq!(alone.promise(at(1700), B), Duration::ZERO, "whoever is no mount disturbs nobody");
+        assert_eq!(
+            alone.promise(at(1700), B),
+            Duration::ZERO,
+            "whoever is no mount disturbs nobody"
+        );
         assert!(alone.admits(at(1750), B));
         alone.join(B);
-        assert_eq!((alone.promise(at(1800), A), alone.promise(at(1800), B)), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(
+            (alone.promise(at(1800), A), alone.promise(at(1800), B)),
+            (Duration::ZERO, Duration::ZERO)
+        );
         alone.leave(A);
         assert_eq!(alone.promise(at(1900), B), PROMISE);
         assert_eq!(alone.term(), 9, "what A was told is not true any more, even if A comes back");

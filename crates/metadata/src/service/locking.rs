@@ -9,8 +9,9 @@ use protocol::{Gfid, SessionId};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Requests whose lock is not free yet, by wait. Each is answered after [`super::ServiceConfig::lock_wait`] at the latest,
-/// so that a client notices soon when the process that waits was killed.
+/// Requests whose lock is not free yet, by wait. Each is answered after
+/// [`super::ServiceConfig::lock_wait`] at the latest, so that a client notices soon when the
+/// process that waits was killed.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     requests: HashMap<(SessionId, WaitId), Parked>,
@@ -34,7 +35,9 @@ impl<S: Store> Service<S> {
         let session = pending.request.session;
         let holder = Holder { session, owner };
         let range = match op {
-            LockOp::Test(lock) | LockOp::Set(lock) | LockOp::Wait(lock, _) => Some(lock.range),
+            LockOp::Test(lock) | LockOp::Who(lock) | LockOp::Set(lock) | LockOp::Wait(lock, _) => {
+                Some(lock.range)
+            }
             LockOp::Clear(range) => Some(range),
             LockOp::Cancel(_) | LockOp::Close => None,
         };
@@ -45,7 +48,13 @@ impl<S: Store> Service<S> {
             return Ok(Some(Reply::Errno(libc::ESTALE)));
         }
         let reply = match op {
-            LockOp::Test(lock) => Reply::Lock(self.locks.table().conflict(gfid, holder, &lock).map(|held| held.lock)),
+            LockOp::Test(lock) => {
+                Reply::Lock(self.locks.table().conflict(gfid, holder, &lock).map(|held| held.lock))
+            }
+            LockOp::Who(lock) => {
+                let found = self.locks.table().conflict(gfid, holder, &lock);
+                Reply::Holder(found.map(|held| held.holder.session))
+            }
             LockOp::Set(lock) => match self.locks.set(gfid, holder, lock) {
                 Answer::Held => Reply::Done,
                 Answer::TooMany => Reply::Errno(libc::ENOLCK),
@@ -90,8 +99,13 @@ impl<S: Store> Service<S> {
                 self.reply(parked.token, Reply::Done);
             }
         }
-        let over: Vec<_> =
-            self.lock_waits.requests.iter().filter(|(_, parked)| parked.until <= now).map(|(id, _)| *id).collect();
+        let over: Vec<_> = self
+            .lock_waits
+            .requests
+            .iter()
+            .filter(|(_, parked)| parked.until <= now)
+            .map(|(id, _)| *id)
+            .collect();
         for id in over {
             if let Some(parked) = self.lock_waits.requests.remove(&id) {
                 self.reply(parked.token, Reply::Errno(libc::EINPROGRESS));
@@ -106,7 +120,11 @@ impl<S: Store> Service<S> {
     }
 
     /// After a restart: locks that the session says it holds.
-    pub(super) fn reclaim_locks(&mut self, session: SessionId, claims: &[LockClaim]) -> Result<(), StoreError> {
+    pub(super) fn reclaim_locks(
+        &mut self,
+        session: SessionId,
+        claims: &[LockClaim],
+    ) -> Result<(), StoreError> {
         if self.standing(session) != Standing::Live {
             return Ok(());
         }

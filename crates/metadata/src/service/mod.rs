@@ -1,25 +1,34 @@
 //! Namespace, leases and sessions together: requests in, events out.
 //!
-//! Contract: one owner calls everything, in any order, with `now` counted from any fixed moment. What requests did is
-//! neither durable nor told to anybody before [`Service::finish_turn`]: it commits once for the whole turn and then hands
-//! out the events, to be delivered in order. After a [`StoreError`] from any call the service must be dropped and opened
-//! again: what was carried out since the last turn is unknown, and nobody was told that it happened.
+//! Contract: one owner calls everything, in any order, with `now` counted from any fixed moment.
+//! What requests did is neither durable nor told to anybody before [`Service::finish_turn`]: it
+//! commits once for the whole turn and then hands out the events, to be delivered in order. After a
+//! [`StoreError`] from any call the service must be dropped and opened again: what was carried out
+//! since the last turn is unknown, and nobody was told that it happened.
 //!
-//! Exactly once: the answer to a request that changed something is kept, in the same commit, until the session says that
-//! it has it or is gone; the same number asked again gets the same answer. Requests on leases alone need no such memory,
-//! as asking twice comes to the same, but `Close` and `ReturnLease` do: a late copy would take back what was opened since.
+//! Exactly once: the answer to a request that changed something is kept, in the same commit, until
+//! the session says that it has it or is gone; the same number asked again gets the same answer.
+//! Requests on leases alone need no such memory, as asking twice comes to the same, but `Close` and
+//! `ReturnLease` do: a late copy would take back what was opened since.
 //!
-//! After a restart: write leases are known from the store, and what sessions claim. Until every session that spoke to the service before
-//! has sent `Reclaim` or is dead, or [`ServiceConfig::grace_max`] is over, operations that could conflict get `TryAgain`. If the machine
-//! has lost its power, the newest commits are lost: [`Reply::Kept`] tells which, and sessions tell again what they can.
+//! After a restart: write leases are known from the store, and what sessions claim. Until every
+//! session that spoke to the service before has sent `Reclaim` or is dead, or
+//! [`ServiceConfig::grace_max`] is over, operations that could conflict get `TryAgain`. If the
+//! machine has lost its power, the newest commits are lost: [`Reply::Kept`] tells which, and
+//! sessions tell again what they can.
 
 mod alone;
 mod locking;
+mod names;
 mod perform;
 mod sessions;
-/// The first term after a start: greater than any before it, unless the clock was set back by more than the service ran.
+/// The first term after a start: greater than any before it, unless the clock was set back by more
+/// than the service ran.
 fn first_term(wall: Timestamp) -> u64 {
-    u64::try_from(wall.secs).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(wall.nanos.into())
+    u64::try_from(wall.secs)
+        .unwrap_or(0)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(wall.nanos.into())
 }
 
 #[cfg(test)]
@@ -27,14 +36,15 @@ mod tests;
 
 pub use sessions::SessionView;
 
+use crate::lease::names::{NameLeases, NamesConfig};
 use crate::lease::{Action, Answer, LeaseConfig, Leases, Ticket, Want};
 use crate::locks::{Locks, LocksConfig};
 use crate::namespace::{Namespace, PurgeEntry, SizeRecovery};
 use crate::store::{Persist, Store, StoreError};
 use alone::Alone;
 use protocol::namespace::{
-    ACL_ACCESS, Attr, Commit, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SECURITY_CAPABILITY, SetAttr,
-    Timestamp,
+    ACL_ACCESS, Attr, Commit, FileKind, LeaseMode, NamesRecall, NamespaceOp, Recall, Reply,
+    Request, SECURITY_CAPABILITY, SetAttr, Timestamp,
 };
 use protocol::{ClusterId, Epoch, Gfid, Rule, SessionId};
 use sessions::{Session, Standing};
@@ -45,23 +55,26 @@ use std::time::Duration;
 /// Limits of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceConfig {
-    /// A request waits for leases at most this long before it gets `TryAgain`: below the 5 s that no call may exceed.
+    /// A request waits for leases at most this long before it gets `TryAgain`: below the 5 s that
+    /// no call may exceed.
     pub wait_max: Duration,
     /// A lease on a file whose writer died waits at most this long for the recovery of the size.
     pub recovery_wait: Duration,
     /// The grace period after a restart ends at the latest after this time.
     pub grace_max: Duration,
-    /// Answers kept for a session at most; beyond it, changes are refused with EAGAIN. A session that reports what it
-    /// has received stays far below.
+    /// Answers kept for a session at most; beyond it, changes are refused with EAGAIN. A session
+    /// that reports what it has received stays far below.
     pub answers_max: usize,
-    /// A request for a byte-range lock waits at most this long before it is to be asked again: how soon a client can tell
-    /// that the process which waits was killed.
+    /// A request for a byte-range lock waits at most this long before it is to be asked again: how
+    /// soon a client can tell that the process which waits was killed.
     pub lock_wait: Duration,
-    /// For how long the only mount is told that it may cache names and attributes, and so how long another mount takes
-    /// to arrive at most, but for a fraction of a second.
+    /// For how long the only mount is told that it may cache names and attributes, and so how long
+    /// another mount takes to arrive at most, but for a fraction of a second.
     pub alone: Duration,
     /// Limits of leases.
     pub lease: LeaseConfig,
+    /// Limits of leases on names.
+    pub names: NamesConfig,
     /// Limits of byte-range locks.
     pub locks: LocksConfig,
 }
@@ -76,6 +89,7 @@ impl Default for ServiceConfig {
             lock_wait: Duration::from_millis(250),
             alone: Duration::from_secs(1),
             lease: LeaseConfig::default(),
+            names: NamesConfig::default(),
             locks: LocksConfig::default(),
         }
     }
@@ -91,14 +105,23 @@ pub enum Event {
         /// What.
         reply: Reply,
     },
-    /// A request to give a lease back, to the session's connection. If it has none, forget it: it will be repeated.
+    /// A request to give a lease back, to the session's connection. If it has none, forget it: it
+    /// will be repeated.
     Recall {
         /// To whom.
         session: SessionId,
         /// What.
         recall: Recall,
     },
-    /// The answer to a request, to be given once everything committed is on disk (the persister ran after this).
+    /// A request to forget names and attributes, as [`Event::Recall`].
+    NamesRecall {
+        /// To whom.
+        session: SessionId,
+        /// What.
+        recall: NamesRecall,
+    },
+    /// The answer to a request, to be given once everything committed is on disk (the persister ran
+    /// after this).
     Sync {
         /// To which request.
         token: u64,
@@ -113,7 +136,8 @@ struct Pending {
     token: u64,
     request: Request,
     deadline: Duration,
-    /// The request was carried out before, with this answer; only its open and lease may be missing.
+    /// The request was carried out before, with this answer; only its open and lease may be
+    /// missing.
     repeated: Option<Attr>,
     /// The file that it waits for.
     waits_for: Gfid,
@@ -127,11 +151,17 @@ pub struct Service<S> {
     locks: Locks,
     lock_waits: locking::Waiting,
     alone: Alone,
+    names: NameLeases,
+    /// Requests of which the session has leases on all that their replies tell.
+    covered: BTreeSet<u64>,
+    /// Files whose sizes are sought, as their writers died.
+    sought: BTreeSet<Gfid>,
     sessions: HashMap<SessionId, Session>,
     view: Option<SessionView>,
     /// The newest map that the service or any session which spoke to it has.
     heard: Epoch,
-    /// The end of the grace period at the latest; `None` when it is over. Starts with the first view of the sessions.
+    /// The end of the grace period at the latest; `None` when it is over. Starts with the first
+    /// view of the sessions.
     grace_until: Option<Duration>,
     orphans: BTreeSet<Gfid>,
     parked: HashMap<Ticket, Pending>,
@@ -162,7 +192,9 @@ impl<S: Store> Service<S> {
             sessions.entry(session).or_default();
             leases.restore_writer(gfid, session, token);
         }
+        let mut sought = BTreeSet::new();
         for file in namespace.size_recovery_next(None, usize::MAX)? {
+            sought.insert(file.gfid);
             leases.recover(file.gfid, config.recovery_wait);
         }
         let durable = namespace.last_commit();
@@ -174,6 +206,9 @@ impl<S: Store> Service<S> {
             locks: Locks::new(config.locks),
             lock_waits: locking::Waiting::default(),
             alone: Alone::new(config.alone, !sessions.is_empty(), first_term(wall)),
+            names: NameLeases::new(config.names),
+            covered: BTreeSet::new(),
+            sought,
             sessions,
             view: None,
             heard: Epoch::default(),
@@ -187,16 +222,22 @@ impl<S: Store> Service<S> {
         })
     }
 
-    /// A request has arrived; its answer will be an event with this token. A token is answered once.
+    /// A request has arrived; its answer will be an event with this token. A token is answered
+    /// once.
     ///
     /// # Errors
     /// When the store fails.
-    pub fn submit(&mut self, now: Duration, token: u64, request: Request) -> Result<(), StoreError> {
+    pub fn submit(
+        &mut self,
+        now: Duration,
+        token: u64,
+        request: Request,
+    ) -> Result<(), StoreError> {
         let (session, is_synced) = (request.session, is_synced(&request.op));
         match self.admit(now, token, request) {
             ControlFlow::Continue(pending) => {
                 self.attempt(now, pending, None)?;
-                self.follow_leases(now)
+                self.follow(now)
             }
             ControlFlow::Break((token, reply)) => {
                 self.deliver(token, reply, is_synced || self.is_unnoted(session));
@@ -205,14 +246,20 @@ impl<S: Store> Service<S> {
         }
     }
 
-    /// May the disk not know yet that there is this session? It is answered when it does: after a loss of power nobody is given a lease
-    /// before all sessions that may have some are heard.
+    /// May the disk not know yet that there is this session? It is answered when it does: after a
+    /// loss of power nobody is given a lease before all sessions that may have some are heard.
     fn is_unnoted(&self, session: SessionId) -> bool {
         self.sessions.get(&session).is_some_and(|session| session.noted_in > self.durable)
     }
 
-    /// Decides whether a request is to be carried out now; otherwise says which request gets which answer instead.
-    fn admit(&mut self, now: Duration, token: u64, request: Request) -> ControlFlow<(u64, Reply), Pending> {
+    /// Decides whether a request is to be carried out now; otherwise says which request gets which
+    /// answer instead.
+    fn admit(
+        &mut self,
+        now: Duration,
+        token: u64,
+        request: Request,
+    ) -> ControlFlow<(u64, Reply), Pending> {
         match self.standing(request.session) {
             Standing::Live => {}
             Standing::Unknown => return ControlFlow::Break((token, Reply::TryAgain)),
@@ -230,7 +277,8 @@ impl<S: Store> Service<S> {
         if request.number <= session.answered {
             return ControlFlow::Break((token, Reply::Errno(libc::EINVAL)));
         }
-        let mut pending = Pending { token, request, deadline, repeated: None, waits_for: Gfid::default() };
+        let mut pending =
+            Pending { token, request, deadline, repeated: None, waits_for: Gfid::default() };
         match (&pending.request.op, session.answers.get(&id.1)) {
             (
                 NamespaceOp::Create { open: Some(_), .. } | NamespaceOp::CreateUnnamed { .. },
@@ -252,11 +300,17 @@ impl<S: Store> Service<S> {
         ControlFlow::Continue(pending)
     }
 
-    /// The cluster map has changed. `wall` is the time for files whose writer died before it told theirs.
+    /// The cluster map has changed. `wall` is the time for files whose writer died before it told
+    /// theirs.
     ///
     /// # Errors
     /// When the store fails.
-    pub fn sessions_changed(&mut self, now: Duration, wall: Timestamp, view: SessionView) -> Result<(), StoreError> {
+    pub fn sessions_changed(
+        &mut self,
+        now: Duration,
+        wall: Timestamp,
+        view: SessionView,
+    ) -> Result<(), StoreError> {
         if self.view.is_none() {
             self.grace_until = Some(now + self.config.grace_max);
         }
@@ -271,12 +325,13 @@ impl<S: Store> Service<S> {
                     }
                     self.fence_locks(session);
                     self.alone.leave(session);
+                    self.names.leave(now, session);
                 }
                 Some(Standing::Gone) => self.end_session(now, session, wall)?,
                 _ => {}
             }
         }
-        self.follow_leases(now)?;
+        self.follow(now)?;
         self.maybe_end_grace(now)
     }
 
@@ -288,7 +343,8 @@ impl<S: Store> Service<S> {
         self.leases.tick(now);
         self.locks.tick(now);
         self.settle_locks(now);
-        self.follow_leases(now)?;
+        self.names.tick(now);
+        self.follow(now)?;
         self.maybe_end_grace(now)
     }
 
@@ -301,7 +357,8 @@ impl<S: Store> Service<S> {
         Ok(std::mem::take(&mut self.events))
     }
 
-    /// The disk is almost full: operations that need space get ENOSPC until this is taken back. Removing goes on.
+    /// The disk is almost full: operations that need space get ENOSPC until this is taken back.
+    /// Removing goes on.
     pub fn set_full(&mut self, full: bool) {
         self.full = full;
     }
@@ -314,7 +371,8 @@ impl<S: Store> Service<S> {
         self.namespace.cluster()
     }
 
-    /// The cluster that the namespace belongs to; binds it at the first call. The result is the one bound.
+    /// The cluster that the namespace belongs to; binds it at the first call. The result is the one
+    /// bound.
     ///
     /// # Errors
     /// When the store fails.
@@ -348,7 +406,8 @@ impl<S: Store> Service<S> {
         self.durable = self.durable.max(upto);
     }
 
-    /// Brings what was committed to the disk, and waits for that. An owner that has more to do runs [`Service::persister`] elsewhere.
+    /// Brings what was committed to the disk, and waits for that. An owner that has more to do runs
+    /// [`Service::persister`] elsewhere.
     ///
     /// # Errors
     /// When the store fails.
@@ -392,7 +451,11 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When the store fails.
-    pub fn purge_next(&mut self, after: Option<Gfid>, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
+    pub fn purge_next(
+        &mut self,
+        after: Option<Gfid>,
+        limit: usize,
+    ) -> Result<Vec<PurgeEntry>, StoreError> {
         self.namespace.purge_next(after, limit)
     }
 
@@ -404,42 +467,65 @@ impl<S: Store> Service<S> {
         self.namespace.purged(gfid)
     }
 
-    /// Files whose size is to be recovered from their data. They stay listed until [`Service::size_recovered`].
+    /// Files whose size is to be recovered from their data. They stay listed until
+    /// [`Service::size_recovered`].
     ///
     /// # Errors
     /// When the store fails.
-    pub fn size_recovery_next(&self, after: Option<Gfid>, limit: usize) -> Result<Vec<SizeRecovery>, StoreError> {
+    pub fn size_recovery_next(
+        &self,
+        after: Option<Gfid>,
+        limit: usize,
+    ) -> Result<Vec<SizeRecovery>, StoreError> {
         self.namespace.size_recovery_next(after, limit)
     }
 
-    /// The data of the file reaches to `end` bytes: requests that waited for it go on. Without effect when a new writer
-    /// has the file by now.
+    /// The data of the file reaches to `end` bytes: requests that waited for it go on. Without
+    /// effect when a new writer has the file by now.
     ///
     /// # Errors
     /// When the store fails.
-    pub fn size_recovered(&mut self, now: Duration, gfid: Gfid, end: u64, wall: Timestamp) -> Result<(), StoreError> {
+    pub fn size_recovered(
+        &mut self,
+        now: Duration,
+        gfid: Gfid,
+        end: u64,
+        wall: Timestamp,
+    ) -> Result<(), StoreError> {
         self.namespace.size_recovered(gfid, end, wall)?;
+        self.sought.remove(&gfid);
         self.alone.disturb();
         if self.leases.writer(gfid).is_none() {
             self.leases.recall(now, gfid, None); // readers that did not wait may have cached the old size
         }
         self.leases.recovered(now, gfid);
-        self.follow_leases(now)
+        self.follow(now)
     }
 
     fn reply(&mut self, token: u64, reply: Reply) {
         self.events.push(Event::Reply { token, reply });
     }
 
-    /// Answers, after a sync if one was asked for. An answer that was kept waits, too: it may have been given before that sync.
+    /// Answers, after a sync if one was asked for. An answer that was kept waits, too: it may have
+    /// been given before that sync.
     fn deliver(&mut self, token: u64, reply: Reply, synced: bool) {
         let failed = matches!(reply, Reply::Errno(_) | Reply::TryAgain | Reply::Fenced);
-        let event = if synced && !failed { Event::Sync { token, reply } } else { Event::Reply { token, reply } };
+        let event = if synced && !failed {
+            Event::Sync { token, reply }
+        } else {
+            Event::Reply { token, reply }
+        };
         self.events.push(event);
     }
 
-    /// Carries a request out, or parks it until the leases allow it; `granted` is the file for which they do.
-    fn attempt(&mut self, now: Duration, pending: Pending, granted: Option<Gfid>) -> Result<(), StoreError> {
+    /// Carries a request out, or parks it until the leases allow it; `granted` is the file for
+    /// which they do.
+    fn attempt(
+        &mut self,
+        now: Duration,
+        pending: Pending,
+        granted: Option<Gfid>,
+    ) -> Result<(), StoreError> {
         if let NamespaceOp::Open { gfid, lease: LeaseMode::Write } = pending.request.op
             && self.namespace.attr(gfid)?.is_some_and(|attr| attr.flags.immutable)
         {
@@ -469,12 +555,18 @@ impl<S: Store> Service<S> {
                 }
             }
         }
+        let Some(pending) = self.pass_names(now, pending)? else { return Ok(()) };
         let (session, number) = (pending.request.session, pending.request.number);
+        let told = self.alone.is_one_of_several(session).then(|| pending.request.op.clone());
         let kept = is_kept(&pending.request.op) && pending.repeated.is_none();
-        let (token, synced) = (pending.token, is_synced(&pending.request.op) || self.is_unnoted(session));
+        let (token, synced) =
+            (pending.token, is_synced(&pending.request.op) || self.is_unnoted(session));
         let Some(reply) = self.perform(now, pending)? else { return Ok(()) };
         if kept {
             self.keep(session, number, &reply);
+        }
+        if let Some(op) = told {
+            self.cover(now, token, (session, &op), &reply);
         }
         self.deliver(token, reply, synced);
         self.settle_locks(now);
@@ -495,7 +587,8 @@ impl<S: Store> Service<S> {
         }
     }
 
-    /// For how long the session, which is being answered, may take itself for the only mount, counted from when it asked.
+    /// For how long the session, which is being answered, may take itself for the only mount,
+    /// counted from when it asked.
     pub fn promise_alone(&mut self, now: Duration, session: SessionId) -> Duration {
         if self.in_grace() { Duration::ZERO } else { self.alone.promise(now, session) }
     }
@@ -512,29 +605,49 @@ impl<S: Store> Service<S> {
             Ok(self.namespace.attr(gfid)?.is_some_and(|attr| attr.kind == FileKind::Regular))
         };
         Ok(match &pending.request.op {
-            NamespaceOp::Create { open: Some(mode), .. } | NamespaceOp::CreateUnnamed { open: mode, .. } => {
-                match pending.repeated {
-                    Some(attr) if regular(attr.gfid)? => Some((attr.gfid, Want::Hold(*mode))),
-                    _ => None,
-                }
+            NamespaceOp::Create { open: Some(mode), .. }
+            | NamespaceOp::CreateUnnamed { open: mode, .. } => match pending.repeated {
+                Some(attr) if regular(attr.gfid)? => Some((attr.gfid, Want::Hold(*mode))),
+                _ => None,
+            },
+            NamespaceOp::Open { gfid, lease } if regular(*gfid)? => {
+                Some((*gfid, Want::Hold(*lease)))
             }
-            NamespaceOp::Open { gfid, lease } if regular(*gfid)? => Some((*gfid, Want::Hold(*lease))),
             NamespaceOp::GetAttr { gfid } => Some((*gfid, Want::Current)),
             NamespaceOp::Lookup { parent, name } if !self.leases.is_empty() => {
                 let gfid = self.namespace.resolve(*parent, name)?;
-                gfid.filter(|gfid| self.leases.held(*gfid, session).is_none()).map(|gfid| (gfid, Want::Current))
+                gfid.filter(|gfid| self.leases.held(*gfid, session).is_none())
+                    .map(|gfid| (gfid, Want::Current))
             }
-            NamespaceOp::SetAttr { gfid, set: SetAttr { size: Some(_), .. }, .. } => Some((*gfid, Want::Alone)),
+            NamespaceOp::SetAttr { gfid, set: SetAttr { size: Some(_), .. }, .. } => {
+                Some((*gfid, Want::Alone))
+            }
             // Whoever goes on afterwards has to ask, and learns of the flags.
             NamespaceOp::SetFlags { gfid, .. } => Some((*gfid, Want::Alone)),
-            // A writer may know of a change that the service was not told yet, and that came before this one.
+            // A writer may know of a change that the service was not told yet, and that came before
+            // this one.
             NamespaceOp::SetAttr { gfid, .. } => Some((*gfid, Want::Current)),
             // It changes the mode, as chmod does.
-            NamespaceOp::SetXattr { gfid, name, .. } if name == ACL_ACCESS => Some((*gfid, Want::Current)),
+            NamespaceOp::SetXattr { gfid, name, .. } if name == ACL_ACCESS => {
+                Some((*gfid, Want::Current))
+            }
             // Holders of leases remember that a file has none, so as not to ask before every write.
-            NamespaceOp::SetXattr { gfid, name, .. } if name == SECURITY_CAPABILITY => Some((*gfid, Want::Alone)),
+            NamespaceOp::SetXattr { gfid, name, .. } if name == SECURITY_CAPABILITY => {
+                Some((*gfid, Want::Alone))
+            }
             _ => None,
         })
+    }
+
+    /// Carries out what the lease machines decided.
+    fn follow(&mut self, now: Duration) -> Result<(), StoreError> {
+        loop {
+            self.follow_leases(now)?;
+            self.follow_names(now)?;
+            if !self.leases.has_actions() {
+                return Ok(());
+            }
+        }
     }
 
     /// Carries out what the lease machine decided.
@@ -571,7 +684,8 @@ impl<S: Store> Service<S> {
         Some(pending)
     }
 
-    /// An orphan that nobody uses any more goes; one that is closed but may still be written is asked for.
+    /// An orphan that nobody uses any more goes; one that is closed but may still be written is
+    /// asked for.
     fn settle_orphan(&mut self, now: Duration, gfid: Gfid) -> Result<(), StoreError> {
         if self.in_grace() || !self.orphans.contains(&gfid) {
             return Ok(());
@@ -626,6 +740,7 @@ fn is_harmless(op: &NamespaceOp) -> bool {
             | NamespaceOp::ListXattr { .. }
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }
+            | NamespaceOp::ReturnNames { .. }
             | NamespaceOp::Reclaim { .. }
             | NamespaceOp::Mount
             | NamespaceOp::Sync
@@ -646,7 +761,8 @@ fn is_growing(op: &NamespaceOp) -> bool {
     )
 }
 
-/// What a holder of a lease may still tell: a writer everything but that more will follow, a reader nothing.
+/// What a holder of a lease may still tell: a writer everything but that more will follow, a reader
+/// nothing.
 fn told(held: LeaseMode, set: &SetAttr) -> SetAttr {
     match held {
         LeaseMode::Write => SetAttr { times_follow: false, ..*set },

@@ -9,7 +9,11 @@ use std::time::Duration;
 
 impl<S: Store> Service<S> {
     /// Carries a request out. `None` when the answer comes later (`Lock`).
-    pub(super) fn perform(&mut self, now: Duration, pending: Pending) -> Result<Option<Reply>, StoreError> {
+    pub(super) fn perform(
+        &mut self,
+        now: Duration,
+        pending: Pending,
+    ) -> Result<Option<Reply>, StoreError> {
         if let NamespaceOp::Lock { gfid, owner, op } = pending.request.op {
             return self.lock(now, &pending, (gfid, owner, op));
         }
@@ -48,7 +52,12 @@ impl<S: Store> Service<S> {
             }
             NamespaceOp::Mount => Reply::TryAgain,
             NamespaceOp::Sync => Reply::Done,
-            NamespaceOp::Create { open: Some(mode), .. } | NamespaceOp::CreateUnnamed { open: mode, .. } => {
+            NamespaceOp::ReturnNames { recall } => {
+                self.names.returned(now, session, *recall);
+                Reply::Done
+            }
+            NamespaceOp::Create { open: Some(mode), .. }
+            | NamespaceOp::CreateUnnamed { open: mode, .. } => {
                 self.create_open(now, &request, *mode, repeated)?
             }
             NamespaceOp::Link { gfid, .. } => {
@@ -98,7 +107,11 @@ impl<S: Store> Service<S> {
         let leases = &self.leases;
         let in_use = |gfid: Gfid| {
             let is_given = given == Some(gfid);
-            let used = if is_given { leases.in_use_beside(gfid, request.session) } else { leases.in_use(gfid) };
+            let used = if is_given {
+                leases.in_use_beside(gfid, request.session)
+            } else {
+                leases.in_use(gfid)
+            };
             unlinked.set(Some((gfid, used)));
             used
         };
@@ -133,7 +146,8 @@ impl<S: Store> Service<S> {
         Ok(Reply::Opened { attr, grant: self.grant_of(gfid, session) })
     }
 
-    /// The session has the file open, and whatever lease it asked for; a write lease is noted in the store.
+    /// The session has the file open, and whatever lease it asked for; a write lease is noted in
+    /// the store.
     fn opened(&mut self, session: SessionId, attr: &Attr) -> Result<(), StoreError> {
         self.leases.open(attr.gfid, session);
         if self.leases.held(attr.gfid, session) == Some(LeaseMode::Write) {
@@ -151,7 +165,9 @@ impl<S: Store> Service<S> {
         repeated: Option<Attr>,
     ) -> Result<Reply, StoreError> {
         if let Some(first) = repeated {
-            let Some(attr) = self.namespace.attr(first.gfid)? else { return Ok(Reply::Errno(libc::ESTALE)) };
+            let Some(attr) = self.namespace.attr(first.gfid)? else {
+                return Ok(Reply::Errno(libc::ESTALE));
+            };
             return self.open_file(request.session, attr.gfid);
         }
         let reply = self.change(now, request)?;
@@ -206,11 +222,10 @@ impl<S: Store> Service<S> {
     fn list(&mut self, request: &Request) -> Result<Reply, StoreError> {
         let mut reply = self.namespace.execute(&request.caller, &|_| false, &request.op)?;
         if let Reply::Entries { entries, .. } = &mut reply
-            && !self.leases.is_empty()
+            && !(self.leases.is_empty() && self.sought.is_empty())
         {
             for entry in entries {
-                let writer = self.leases.writer(entry.attr.gfid);
-                entry.written_elsewhere = writer.is_some_and(|writer| writer != request.session);
+                entry.written_elsewhere = !self.is_settled(request.session, &entry.attr);
             }
         }
         Ok(reply)

@@ -16,7 +16,8 @@ pub struct SessionView {
     pub dead: BTreeSet<SessionId>,
     /// The map's epoch.
     pub epoch: Epoch,
-    /// The greatest id ever given out: absent ids up to it are gone, ids above it are newer than this view.
+    /// The greatest id ever given out: absent ids up to it are gone, ids above it are newer than
+    /// this view.
     pub last: SessionId,
 }
 
@@ -64,7 +65,8 @@ impl<S: Store> Service<S> {
         self.view.as_ref().is_some_and(|view| view.dead.contains(&session))
     }
 
-    /// The session of a request, with its answers trimmed. One met for the first time has nothing to reclaim.
+    /// The session of a request, with its answers trimmed. One met for the first time has nothing
+    /// to reclaim.
     pub(super) fn meet(&mut self, request: &Request) -> &mut Session {
         let namespace = &mut self.namespace;
         let session = self.sessions.entry(request.session).or_insert_with(|| {
@@ -88,18 +90,25 @@ impl<S: Store> Service<S> {
         Some(Grant { mode, token, epoch: self.heard })
     }
 
-    /// The session is closed or resolved: nothing of it remains. Files that it was writing have their sizes recovered, and times
-    /// that were to follow are not before `wall`.
-    pub(super) fn end_session(&mut self, now: Duration, session: SessionId, wall: Timestamp) -> Result<(), StoreError> {
+    /// The session is closed or resolved: nothing of it remains. Files that it was writing have
+    /// their sizes recovered, and times that were to follow are not before `wall`.
+    pub(super) fn end_session(
+        &mut self,
+        now: Duration,
+        session: SessionId,
+        wall: Timestamp,
+    ) -> Result<(), StoreError> {
         self.fence_locks(session);
         self.locks.end_session(session);
         self.settle_locks(now);
         self.alone.leave(session);
+        self.names.leave(now, session);
         let released = self.leases.release(now, session);
         for &gfid in &released.written {
             self.namespace.set_writer(gfid, None);
             if self.namespace.writer_lost(gfid, wall)? {
                 self.alone.disturb();
+                self.sought.insert(gfid);
                 self.leases.recover(gfid, now + self.config.recovery_wait);
             }
         }
@@ -119,9 +128,14 @@ impl<S: Store> Service<S> {
     /// Ends the grace period when nobody is left to wait for.
     pub(super) fn maybe_end_grace(&mut self, now: Duration) -> Result<(), StoreError> {
         let (Some(until), Some(_)) = (self.grace_until, &self.view) else { return Ok(()) };
-        // Of what a dead session held the notes may be lost, too: as long as its last writes are not decided, nobody knows.
+        // Of what a dead session held the notes may be lost, too: as long as its last writes are
+        // not decided, nobody knows.
         let may_hold = |id: SessionId| self.standing(id) == Standing::Live || self.is_dead(id);
-        let missing = self.sessions.iter().filter(|(id, session)| !session.reclaimed && may_hold(**id)).count();
+        let missing = self
+            .sessions
+            .iter()
+            .filter(|(id, session)| !session.reclaimed && may_hold(**id))
+            .count();
         if missing > 0 && now < until {
             return Ok(());
         }
@@ -132,6 +146,6 @@ impl<S: Store> Service<S> {
         for gfid in self.orphans.clone() {
             self.settle_orphan(now, gfid)?;
         }
-        self.follow_leases(now)
+        self.follow(now)
     }
 }

@@ -3,6 +3,7 @@
 mod extremes;
 mod flags;
 mod locks;
+mod names;
 mod power;
 mod unnamed;
 
@@ -41,14 +42,23 @@ fn wall(secs: i64) -> Timestamp {
 impl Rig {
     fn new() -> Self {
         let store = MemoryStore::default();
-        let service = Service::open(store.clone(), ServiceConfig::default(), wall(0)).expect("open");
-        let mut rig = Self { store, service, now: 0, numbers: HashMap::new(), token: 0, epoch: Epoch::default() };
+        let service =
+            Service::open(store.clone(), ServiceConfig::default(), wall(0)).expect("open");
+        let mut rig = Self {
+            store,
+            service,
+            now: 0,
+            numbers: HashMap::new(),
+            token: 0,
+            epoch: Epoch::default(),
+        };
         rig.sessions(&[A, B], &[]);
         rig
     }
 
     fn restart(&mut self) {
-        self.service = Service::open(self.store.clone(), ServiceConfig::default(), wall(0)).expect("open");
+        self.service =
+            Service::open(self.store.clone(), ServiceConfig::default(), wall(0)).expect("open");
         self.now = 0;
     }
 
@@ -105,7 +115,9 @@ impl Rig {
         self.token += 1;
         let caller = Caller { uid: 0, gid: 0, now: wall(5) };
         let request = Request { session, number, answered: 0, epoch: self.epoch, caller, op };
-        self.service.submit(Duration::from_millis(self.now), self.token, request).expect("store works");
+        self.service
+            .submit(Duration::from_millis(self.now), self.token, request)
+            .expect("store works");
         self.turn()
     }
 
@@ -117,7 +129,11 @@ impl Rig {
     /// The answer to the last request.
     fn answer(&self, events: &[Event]) -> Reply {
         let mut answers = events.iter().filter_map(|event| match event {
-            Event::Reply { token, reply } | Event::Sync { token, reply } if *token == self.token => Some(reply.clone()),
+            Event::Reply { token, reply } | Event::Sync { token, reply }
+                if *token == self.token =>
+            {
+                Some(reply.clone())
+            }
             _ => None,
         });
         answers.next().unwrap_or_else(|| panic!("no answer among {events:?}"))
@@ -154,7 +170,14 @@ fn create(name: &str, open: Option<LeaseMode>) -> NamespaceOp {
 }
 
 fn reclaim(held: Vec<Held>) -> NamespaceOp {
-    NamespaceOp::Reclaim { held, locks: vec![], mount: false, since: u64::MAX, begun: 0, last: true }
+    NamespaceOp::Reclaim {
+        held,
+        locks: vec![],
+        mount: false,
+        since: u64::MAX,
+        begun: 0,
+        last: true,
+    }
 }
 
 /// What a session holds of a file by a grant with that token.
@@ -200,7 +223,9 @@ fn a_grant_names_a_map_as_new_as_that_of_anybody_who_spoke() {
     let returned = || NamespaceOp::ReturnLease { gfid: file, keep: None, set: SetAttr::default() };
     assert_eq!(rig.call(A, returned()), Reply::TryAgain);
     let newer = SessionView { epoch: Epoch::new(7), ..view(&[A, B], &[]) };
-    rig.service.sessions_changed(Duration::from_millis(rig.now), wall(0), newer).expect("store works");
+    rig.service
+        .sessions_changed(Duration::from_millis(rig.now), wall(0), newer)
+        .expect("store works");
     assert_eq!(rig.call(A, returned()), Reply::Done);
     rig.epoch = Epoch::new(3);
     let (_, second) = opened(rig.call(B, NamespaceOp::Open { gfid: file, lease: LeaseMode::Read }));
@@ -215,7 +240,8 @@ fn what_a_session_says_of_epochs_counts_for_nobody_else() {
         assert_eq!(rig.call(A, create("a", Some(LeaseMode::Write))), Reply::TryAgain);
     }
     rig.epoch = Epoch::default();
-    let Reply::Opened { grant: Some(grant), .. } = rig.call(B, create("b", Some(LeaseMode::Write))) else {
+    let Reply::Opened { grant: Some(grant), .. } = rig.call(B, create("b", Some(LeaseMode::Write)))
+    else {
         panic!("not opened")
     };
     assert_eq!(grant.epoch, Epoch::new(3));
@@ -232,7 +258,9 @@ fn stat_by_another_session_sees_what_the_writer_wrote() {
         let waiting = rig.token;
         let (_, events) = rig.send(A, give_back(gfid, Some(LeaseMode::Read), sized(1234)));
         rig.token = waiting;
-        assert!(matches!(rig.answer(&events), Reply::Attr(attr) if attr.size == 1234 && attr.mtime == wall(77)));
+        assert!(
+            matches!(rig.answer(&events), Reply::Attr(attr) if attr.size == 1234 && attr.mtime == wall(77))
+        );
     }
     rig.check();
 }
@@ -266,7 +294,10 @@ fn silent_writer_makes_the_other_ask_again() {
     let waiting = rig.token;
     let (_, events) = rig.send(A, give_back(gfid, None, SetAttr::default()));
     rig.token = waiting;
-    assert!(matches!(rig.answer(&events), Reply::Opened { grant: Some(Grant { mode: LeaseMode::Write, .. }), .. }));
+    assert!(matches!(
+        rig.answer(&events),
+        Reply::Opened { grant: Some(Grant { mode: LeaseMode::Write, .. }), .. }
+    ));
 }
 
 #[test]
@@ -357,7 +388,9 @@ fn open_file_outlives_its_name_until_the_last_close() {
     rig.call(B, NamespaceOp::Open { gfid, lease: LeaseMode::Read });
     assert_eq!(rig.call(B, unlink("f")), Reply::Done);
     assert_eq!(rig.call(A, NamespaceOp::Close { gfid }), Reply::Done);
-    assert!(matches!(rig.call(B, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.nlink == 0));
+    assert!(
+        matches!(rig.call(B, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.nlink == 0)
+    );
     assert_eq!(rig.purges(), []);
     rig.check();
     rig.call(B, NamespaceOp::Close { gfid });
@@ -372,14 +405,22 @@ fn open_file_outlives_its_name_until_the_last_close() {
 fn a_writer_is_asked_for_its_changes_before_another_mount_makes_one() {
     let mut rig = Rig::new();
     let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
-    let chmod =
-        |mode| NamespaceOp::SetAttr { gfid, set: SetAttr { mode: Some(mode), ..SetAttr::default() }, sync: false };
-    assert!(matches!(rig.call(A, chmod(0o640)), Reply::Attr(attr) if attr.mode == 0o640), "its own");
+    let chmod = |mode| NamespaceOp::SetAttr {
+        gfid,
+        set: SetAttr { mode: Some(mode), ..SetAttr::default() },
+        sync: false,
+    };
+    assert!(
+        matches!(rig.call(A, chmod(0o640)), Reply::Attr(attr) if attr.mode == 0o640),
+        "its own"
+    );
     let (_, events) = rig.send(B, chmod(0o600));
     assert_eq!(recalls(&events), [(A, Some(LeaseMode::Read))]);
     assert!(matches!(rig.call(A, chmod(0o644)), Reply::Attr(_)), "told in time");
     rig.call(A, give_back(gfid, Some(LeaseMode::Read), sized(5)));
-    assert!(matches!(rig.call(A, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.mode == 0o600));
+    assert!(
+        matches!(rig.call(A, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.mode == 0o600)
+    );
     rig.check();
 }
 
@@ -387,14 +428,23 @@ fn a_writer_is_asked_for_its_changes_before_another_mount_makes_one() {
 fn a_writer_is_asked_before_another_mount_sets_an_acl() {
     let mut rig = Rig::new();
     let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
-    let entries = [(Tag::UserObj, 6), (Tag::User(7), 4), (Tag::GroupObj, 0), (Tag::Mask, 4), (Tag::Other, 0)];
-    let acl = Acl::new(entries.map(|(tag, permissions)| Entry { tag, permissions }).to_vec()).expect("well-formed");
+    let entries =
+        [(Tag::UserObj, 6), (Tag::User(7), 4), (Tag::GroupObj, 0), (Tag::Mask, 4), (Tag::Other, 0)];
+    let acl = Acl::new(entries.map(|(tag, permissions)| Entry { tag, permissions }).to_vec())
+        .expect("well-formed");
     let (name, value) = (ACL_ACCESS.to_vec(), acl.encode());
-    let (_, events) = rig.send(B, NamespaceOp::SetXattr { gfid, name, value, create: None, kill_sgid: false });
-    assert_eq!(recalls(&events), [(A, Some(LeaseMode::Read))], "it may know a mode that the service does not");
+    let (_, events) =
+        rig.send(B, NamespaceOp::SetXattr { gfid, name, value, create: None, kill_sgid: false });
+    assert_eq!(
+        recalls(&events),
+        [(A, Some(LeaseMode::Read))],
+        "it may know a mode that the service does not"
+    );
     let kept = SetAttr { mode: Some(0o666), ..sized(5) };
     rig.call(A, give_back(gfid, Some(LeaseMode::Read), kept));
-    assert!(matches!(rig.call(A, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.mode == 0o640));
+    assert!(
+        matches!(rig.call(A, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.mode == 0o640)
+    );
     rig.check();
 }
 
@@ -468,7 +518,10 @@ fn dead_writers_file_waits_for_resolution_and_size() {
     rig.sessions(&[B], &[A]);
     let (_, events) = rig.send(B, NamespaceOp::Open { gfid, lease: LeaseMode::Write });
     assert_eq!(events, []);
-    assert_eq!(rig.send_as(A, 90, lookup("f")), [Event::Reply { token: rig.token, reply: Reply::Fenced }]);
+    assert_eq!(
+        rig.send_as(A, 90, lookup("f")),
+        [Event::Reply { token: rig.token, reply: Reply::Fenced }]
+    );
     rig.token -= 1;
     assert_eq!(rig.sessions(&[B], &[]), []);
     let recovery = rig.service.size_recovery_next(None, 10).expect("store works");
@@ -481,7 +534,13 @@ fn dead_writers_file_waits_for_resolution_and_size() {
 }
 
 fn written(rig: &mut Rig, gfid: Gfid, mtime: Timestamp, times_follow: bool) {
-    let set = SetAttr { size: Some(4), mtime: Some(mtime), ctime: Some(mtime), times_follow, ..SetAttr::default() };
+    let set = SetAttr {
+        size: Some(4),
+        mtime: Some(mtime),
+        ctime: Some(mtime),
+        times_follow,
+        ..SetAttr::default()
+    };
     rig.call(A, NamespaceOp::SetAttr { gfid, set, sync: false });
 }
 
@@ -490,7 +549,9 @@ fn times_after_death(rig: &mut Rig, gfid: Gfid) -> (Timestamp, Timestamp) {
     rig.sessions(&[B], &[A]);
     rig.sessions(&[B], &[]);
     rig.service.size_recovered(Duration::ZERO, gfid, 4, wall(30)).expect("store works");
-    let Reply::Attr(attr) = rig.call(B, NamespaceOp::GetAttr { gfid }) else { panic!("no such file") };
+    let Reply::Attr(attr) = rig.call(B, NamespaceOp::GetAttr { gfid }) else {
+        panic!("no such file")
+    };
     rig.check();
     (attr.mtime, attr.ctime)
 }
@@ -503,7 +564,11 @@ fn times_that_were_to_follow_are_those_of_the_death_also_after_a_restart() {
         written(&mut rig, gfid, wall(7), true);
         rig.call(
             A,
-            NamespaceOp::SetAttr { gfid, set: SetAttr { mode: Some(0o600), ..SetAttr::default() }, sync: false },
+            NamespaceOp::SetAttr {
+                gfid,
+                set: SetAttr { mode: Some(0o600), ..SetAttr::default() },
+                sync: false,
+            },
         );
         let term = rig.service.alone_term();
         if restarts {
@@ -524,7 +589,11 @@ fn a_death_moves_no_times_that_were_told_and_none_back() {
     let mut rig = Rig::new();
     let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
     written(&mut rig, gfid, wall(DEATH + 1), true);
-    assert_eq!(times_after_death(&mut rig, gfid), (wall(DEATH + 1), wall(DEATH + 1)), "its clock is ahead");
+    assert_eq!(
+        times_after_death(&mut rig, gfid),
+        (wall(DEATH + 1), wall(DEATH + 1)),
+        "its clock is ahead"
+    );
 }
 
 #[test]
@@ -533,12 +602,21 @@ fn times_follow_only_a_writer_and_a_ctime_does_not_go_back() {
     let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
     written(&mut rig, gfid, wall(2), false);
     rig.call(A, give_back(gfid, Some(LeaseMode::Read), SetAttr::default()));
-    let set = SetAttr { mtime: Some(wall(3)), ctime: Some(wall(3)), times_follow: true, ..SetAttr::default() };
+    let set = SetAttr {
+        mtime: Some(wall(3)),
+        ctime: Some(wall(3)),
+        times_follow: true,
+        ..SetAttr::default()
+    };
     rig.call(A, NamespaceOp::SetAttr { gfid, set, sync: false });
     rig.call(A, NamespaceOp::Open { gfid, lease: LeaseMode::Write });
     let times = times_after_death(&mut rig, gfid);
     let moved = Timestamp { nanos: 2, ..wall(5) };
-    assert_eq!(times, (wall(3), moved), "created at 5, which the writer did not know, and changed twice since");
+    assert_eq!(
+        times,
+        (wall(3), moved),
+        "created at 5, which the writer did not know, and changed twice since"
+    );
 }
 
 #[test]
@@ -548,8 +626,14 @@ fn a_told_ctime_moves_on_into_the_next_second() {
     written(&mut rig, gfid, Timestamp { nanos: 999_999_999, ..wall(7) }, false);
     written(&mut rig, gfid, wall(6), false);
     written(&mut rig, gfid, wall(6), false);
-    let Reply::Attr(attr) = rig.call(A, NamespaceOp::GetAttr { gfid }) else { panic!("no such file") };
-    assert_eq!((attr.mtime, attr.ctime), (wall(6), wall(8)), "once: the last telling changed nothing");
+    let Reply::Attr(attr) = rig.call(A, NamespaceOp::GetAttr { gfid }) else {
+        panic!("no such file")
+    };
+    assert_eq!(
+        (attr.mtime, attr.ctime),
+        (wall(6), wall(8)),
+        "once: the last telling changed nothing"
+    );
 }
 
 #[test]
@@ -561,7 +645,9 @@ fn size_that_cannot_be_recovered_holds_nobody_for_long_and_is_probed_at_the_end(
     let events = rig.pass(3000);
     assert!(matches!(rig.answer(&events), Reply::Opened { .. }));
     rig.service.size_recovered(Duration::ZERO, gfid, 4096, wall(6)).expect("store works");
-    assert!(matches!(rig.call(B, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.size == 0));
+    assert!(
+        matches!(rig.call(B, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.size == 0)
+    );
     rig.call(B, unlink("f"));
     rig.call(B, NamespaceOp::Close { gfid });
     rig.call(B, give_back(gfid, None, SetAttr::default()));
@@ -582,7 +668,10 @@ fn restart_waits_for_those_that_were_there() {
     assert_eq!(rig.call(B, unlink("w")), Reply::TryAgain);
     assert!(matches!(rig.call(B, reclaim(vec![])), Reply::Kept { .. }));
     assert_eq!(rig.call(B, unlink("w")), Reply::TryAgain);
-    let held = vec![held(written, LeaseMode::Write, token, true), held(orphan, LeaseMode::Read, token + 1, true)];
+    let held = vec![
+        held(written, LeaseMode::Write, token, true),
+        held(orphan, LeaseMode::Read, token + 1, true),
+    ];
     assert!(matches!(rig.call(A, reclaim(held)), Reply::Kept { .. }));
     assert!(!rig.service.in_grace());
     assert!(matches!(rig.call(A, NamespaceOp::GetAttr { gfid: orphan }), Reply::Attr(_)));
@@ -608,12 +697,16 @@ fn resent_create_takes_its_lease_again_after_a_restart() {
     let mut rig = Rig::new();
     let op = create("f", Some(LeaseMode::Write));
     let (number, events) = rig.send(A, op.clone());
-    let Reply::Opened { attr, grant: Some(first) } = rig.answer(&events) else { panic!("{events:?}") };
+    let Reply::Opened { attr, grant: Some(first) } = rig.answer(&events) else {
+        panic!("{events:?}")
+    };
     rig.restart();
     rig.sessions(&[A, B], &[]);
     rig.call(A, reclaim(vec![]));
     let events = rig.send_as(A, number, op);
-    let Reply::Opened { attr: again, grant: Some(grant) } = rig.answer(&events) else { panic!("{events:?}") };
+    let Reply::Opened { attr: again, grant: Some(grant) } = rig.answer(&events) else {
+        panic!("{events:?}")
+    };
     assert_eq!((again, grant.mode), (attr, LeaseMode::Write));
     assert!(grant.token > first.token, "fencing tokens grow over a restart");
     assert_eq!(rig.service.leases().writer(attr.gfid), Some(A));

@@ -1,8 +1,9 @@
 //! The embedded store: a log-structured merge tree in the process (`fjall`).
 //!
-//! Contract: a commit is one `write(2)` to the journal before it returns, so it outlives the process; [`Persist`] is an
-//! `fdatasync` of the journal. That sync holds the journal's lock, so commits wait for it: callers batch their syncs.
-//! All keys share one tree, so a batch touches one memtable and one run of filters.
+//! Contract: a commit is one `write(2)` to the journal before it returns, so it outlives the
+//! process; [`Persist`] is an `fdatasync` of the journal. That sync holds the journal's lock, so
+//! commits wait for it: callers batch their syncs. All keys share one tree, so a batch touches one
+//! memtable and one run of filters.
 
 use super::{Batch, Persist, Store, StoreError, Visit};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
@@ -44,7 +45,9 @@ impl EmbeddedStore {
     /// When another process has it open, or it cannot be read or made.
     pub fn open(dir: &Path, config: StoreConfig) -> Result<Self, StoreError> {
         let failed = |error| match error {
-            fjall::Error::Locked => StoreError::Locked { dir: dir.display().to_string(), holder: holder(dir) },
+            fjall::Error::Locked => {
+                StoreError::Locked { dir: dir.display().to_string(), holder: holder(dir) }
+            }
             other => StoreError::Backend(format!("cannot open {}: {other}", dir.display())),
         };
         let database = Database::builder(dir)

@@ -1,5 +1,6 @@
-//! A store in memory, for tests and simulation. Clones share the same contents, so a clone taken before a crash is what
-//! a new process would find. After a loss of power it holds what was there when it was last persisted.
+//! A store in memory, for tests and simulation. Clones share the same contents, so a clone taken
+//! before a crash is what a new process would find. After a loss of power it holds what was there
+//! when it was last persisted.
 
 use super::{Batch, Persist, Store, StoreError, Visit};
 use std::collections::BTreeMap;
@@ -61,7 +62,10 @@ impl Store for MemoryStore {
     fn scan(&self, from: &[u8], until: &[u8], visit: Visit<'_>) -> Result<(), StoreError> {
         if from < until {
             let contents = self.contents();
-            let _ = contents.pairs.range(from.to_vec()..until.to_vec()).try_for_each(|(k, v)| visit(k, v));
+            let _ = contents
+                .pairs
+                .range(from.to_vec()..until.to_vec())
+                .try_for_each(|(k, v)| visit(k, v));
         }
         Ok(())
     }

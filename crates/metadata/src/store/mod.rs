@@ -1,9 +1,10 @@
 //! The seam to an ordered, transactional key-value store.
 //!
-//! Contract: [`Store::commit`] is atomic, and once it has returned, the batch survives the death of the process.
-//! It survives a power loss once a [`Persist::persist`] that began later has returned. One owner writes; a get or scan
-//! sees every batch committed before it. After an error of `commit` or `persist` the store may refuse everything until it
-//! is opened again: nobody may pretend that the write happened or did not.
+//! Contract: [`Store::commit`] is atomic, and once it has returned, the batch survives the death of
+//! the process. It survives a power loss once a [`Persist::persist`] that began later has returned.
+//! One owner writes; a get or scan sees every batch committed before it. After an error of `commit`
+//! or `persist` the store may refuse everything until it is opened again: nobody may pretend that
+//! the write happened or did not.
 
 mod embedded;
 mod memory;
@@ -60,7 +61,9 @@ pub enum StoreError {
     #[error("metadata store: {0}")]
     Backend(String),
     /// Another process has the directory open.
-    #[error("metadata store {dir} is in use by another metadata service ({holder}): stop that one first")]
+    #[error(
+        "metadata store {dir} is in use by another metadata service ({holder}): stop that one first"
+    )]
     Locked {
         /// The directory.
         dir: String,
@@ -76,7 +79,9 @@ pub enum StoreError {
         reason: String,
     },
     /// The records are of another format version.
-    #[error("metadata has format {found}, this version reads format {expected}: use a matching version of the program")]
+    #[error(
+        "metadata has format {found}, this version reads format {expected}: use a matching version of the program"
+    )]
     Format {
         /// On disk.
         found: String,
@@ -103,9 +108,14 @@ mod tests {
 
     fn exercise(store: &mut dyn Store) {
         let batch = |pairs: &[(&str, Option<&str>)]| -> Batch {
-            pairs.iter().map(|(k, v)| (k.as_bytes().to_vec(), v.map(|v| v.as_bytes().to_vec()))).collect()
+            pairs
+                .iter()
+                .map(|(k, v)| (k.as_bytes().to_vec(), v.map(|v| v.as_bytes().to_vec())))
+                .collect()
         };
-        store.commit(batch(&[("a", Some("1")), ("b", Some("2")), ("c", Some("3"))])).expect("commit");
+        store
+            .commit(batch(&[("a", Some("1")), ("b", Some("2")), ("c", Some("3"))]))
+            .expect("commit");
         store.commit(batch(&[("b", None), ("d", Some("4")), ("a", Some("5"))])).expect("commit");
         assert_eq!(store.get(b"a").expect("get"), Some(b"5".to_vec()));
         assert_eq!(store.get(b"b").expect("get"), None);
@@ -132,7 +142,11 @@ mod tests {
         let first = EmbeddedStore::open(dir.path(), StoreConfig::default()).expect("open");
         let second = EmbeddedStore::open(dir.path(), StoreConfig::default());
         let holder = format!("process {}", std::process::id());
-        assert!(matches!(&second, Err(StoreError::Locked { holder: h, .. }) if *h == holder), "{:?}", second.err());
+        assert!(
+            matches!(&second, Err(StoreError::Locked { holder: h, .. }) if *h == holder),
+            "{:?}",
+            second.err()
+        );
         drop(first);
     }
 

@@ -46,12 +46,21 @@ pub fn page() -> String {
     let mut page = HEAD.to_owned();
     for (&(key, help), rust_type) in Settings::HELP.iter().zip(Settings::TYPES) {
         if let Some((title, _)) = PARTS.iter().find(|(_, first)| *first == key) {
-            let _ = write!(page, "\n## {title}\n\n| key | type | default | what it is |\n|---|---|---|---|\n");
+            let _ = write!(
+                page,
+                "\n## {title}\n\n| key | type | default | what it is |\n|---|---|---|---|\n"
+            );
         }
         let (text, default) = split_default(help);
         let is_live = LIVE_KEYS.contains(&key) || key == "log";
         let live = if is_live { " **live**" } else { "" };
-        let _ = writeln!(page, "| `{key}`{live} | {} | {} | {} |", toml_type(rust_type), cell(default), cell(text));
+        let _ = writeln!(
+            page,
+            "| `{key}`{live} | {} | {} | {} |",
+            toml_type(rust_type),
+            cell(default),
+            cell(text)
+        );
     }
     page
 }
@@ -108,10 +117,16 @@ mod tests {
         let command = Settings::augment_args(Command::new("osd-daemon"));
         let words = |arg: &clap::Arg| {
             let env = arg.get_env().map(|name| name.to_string_lossy().into_owned());
-            (arg.get_id().to_string(), arg.get_long().unwrap_or_default().to_owned(), env.unwrap_or_default())
+            (
+                arg.get_id().to_string(),
+                arg.get_long().unwrap_or_default().to_owned(),
+                env.unwrap_or_default(),
+            )
         };
         let told: Vec<_> = command.get_arguments().map(words).collect();
-        let named = |key: &&str| (key.to_string(), key.replace('_', "-"), format!("TREFOIL_{}", key.to_uppercase()));
+        let named = |key: &&str| {
+            (key.to_string(), key.replace('_', "-"), format!("TREFOIL_{}", key.to_uppercase()))
+        };
         assert_eq!(told, Settings::KEYS.iter().map(named).collect::<Vec<_>>());
     }
 
@@ -124,6 +139,9 @@ mod tests {
     #[test]
     fn every_part_begins_at_a_key_that_there_is() {
         let starts = PARTS.map(|(_, key)| Settings::KEYS.iter().position(|known| *known == key));
-        assert!(starts[0] == Some(0) && starts.is_sorted() && !starts.contains(&None), "{starts:?}");
+        assert!(
+            starts[0] == Some(0) && starts.is_sorted() && !starts.contains(&None),
+            "{starts:?}"
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! Deleting the objects of files that are gone, and finding how far the data of files reaches whose writers died.
+//! Deleting the objects of files that are gone, and finding how far the data of files reaches whose
+//! writers died.
 //!
-//! Contract: what is done here survives nothing by itself. An entry leaves the owner's queue only when the data worker has
-//! succeeded, so everything may be done twice: both operations must bear that. Failures are tried again after a pause.
+//! Contract: what is done here survives nothing by itself. An entry leaves the owner's queue only
+//! when the data worker has succeeded, so everything may be done twice: both operations must bear
+//! that. Failures are tried again after a pause.
 
 mod backlog;
 
@@ -39,14 +41,15 @@ pub struct DataError(pub String);
 /// What a [`DataWorker`] returns.
 pub type DataFuture<T> = Pin<Box<dyn Future<Output = Result<T, DataError>>>>;
 
-/// Works on file data for the metadata service, as a client would. Lives on the owner's worker; must not block it.
+/// Works on file data for the metadata service, as a client would. Lives on the owner's worker;
+/// must not block it.
 pub trait DataWorker {
-    /// Deletes all objects of a file that nobody can reach: those that its size implies, and with `probe` also any beyond.
-    /// Objects that do not exist are no failure.
+    /// Deletes all objects of a file that nobody can reach: those that its size implies, and with
+    /// `probe` also any beyond. Objects that do not exist are no failure.
     fn delete_objects(&self, entry: PurgeEntry) -> DataFuture<()>;
 
-    /// How far the file's data reaches, in bytes: the greatest logical end of its objects, at least `file.size` if none
-    /// reaches further. Its writer is dead and resolved.
+    /// How far the file's data reaches, in bytes: the greatest logical end of its objects, at least
+    /// `file.size` if none reaches further. Its writer is dead and resolved.
     fn probe_size(&self, file: SizeRecovery) -> DataFuture<u64>;
 }
 
@@ -60,13 +63,20 @@ struct Work<E> {
 }
 
 /// Keeps the data worker busy until the end. What is stuck is told to the monitor.
-pub(super) async fn run(worker: Worker, inbox: Arc<Inbox>, monitor: Connection, data: Rc<dyn DataWorker>) {
+pub(super) async fn run(
+    worker: Worker,
+    inbox: Arc<Inbox>,
+    monitor: Connection,
+    data: Rc<dyn DataWorker>,
+) {
     let for_sizes = Rc::clone(&data);
     let sizes = Work::new(
         |file: &SizeRecovery| file.gfid,
         move |file| {
             let probe = for_sizes.probe_size(file);
-            Box::pin(async move { probe.await.map(|end| Event::SizeRecovered { gfid: file.gfid, end }) })
+            Box::pin(
+                async move { probe.await.map(|end| Event::SizeRecovered { gfid: file.gfid, end }) },
+            )
         },
     );
     let purges = Work::new(
@@ -76,10 +86,20 @@ pub(super) async fn run(worker: Worker, inbox: Arc<Inbox>, monitor: Connection, 
             Box::pin(async move { delete.await.map(|()| Event::Purged(file.gfid)) })
         },
     );
-    worker.spawn(tell_stuck(worker.clone(), Arc::clone(&inbox), monitor, Rc::clone(&sizes), Rc::clone(&purges)));
+    worker.spawn(tell_stuck(
+        worker.clone(),
+        Arc::clone(&inbox),
+        monitor,
+        Rc::clone(&sizes),
+        Rc::clone(&purges),
+    ));
     while !inbox.is_stopped() {
-        sizes.ask(&inbox, |after, answer| Event::NextSizes { after, limit: ASKED_MAX, answer }).await;
-        purges.ask(&inbox, |after, answer| Event::NextPurges { after, limit: ASKED_MAX, answer }).await;
+        sizes
+            .ask(&inbox, |after, answer| Event::NextSizes { after, limit: ASKED_MAX, answer })
+            .await;
+        purges
+            .ask(&inbox, |after, answer| Event::NextPurges { after, limit: ASKED_MAX, answer })
+            .await;
         sizes.start_lanes(&worker, &inbox);
         purges.start_lanes(&worker, &inbox);
         worker.sleep(ROUND).await;
@@ -93,7 +113,11 @@ impl<E: Copy + 'static> Work<E> {
     }
 
     /// Asks the owner for more, if there is room for it.
-    async fn ask(&self, inbox: &Inbox, question: impl FnOnce(Option<Gfid>, Sender<Vec<E>>) -> Event) {
+    async fn ask(
+        &self,
+        inbox: &Inbox,
+        question: impl FnOnce(Option<Gfid>, Sender<Vec<E>>) -> Event,
+    ) {
         let wanted = self.backlog.borrow().wants();
         if let Some(after) = wanted {
             let (answer, next) = oneshot();
@@ -148,11 +172,18 @@ async fn tell_stuck(
     let mut has_told = false;
     while !inbox.is_stopped() {
         let report = {
-            let (sizes, purges, now) = (sizes.backlog.borrow(), purges.backlog.borrow(), Instant::now());
-            let ((sizes_stuck, of_sizes), (removals_stuck, of_purges)) = (sizes.stuck(now), purges.stuck(now));
+            let (sizes, purges, now) =
+                (sizes.backlog.borrow(), purges.backlog.borrow(), Instant::now());
+            let ((sizes_stuck, of_sizes), (removals_stuck, of_purges)) =
+                (sizes.stuck(now), purges.stuck(now));
             let oldest = [of_sizes, of_purges].into_iter().flatten().max_by_key(|(age, _)| *age);
             let (age, why) = oldest.unwrap_or_default();
-            MdsReport { removals_stuck, sizes_stuck, stuck_secs: age.as_secs(), why: why.to_owned() }
+            MdsReport {
+                removals_stuck,
+                sizes_stuck,
+                stuck_secs: age.as_secs(),
+                why: why.to_owned(),
+            }
         };
         let is_stuck = report.removals_stuck + report.sizes_stuck > 0;
         if is_stuck || has_told {

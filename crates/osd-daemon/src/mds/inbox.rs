@@ -21,7 +21,8 @@ pub(super) enum Event {
     Closed { connection: u64 },
     /// The monitor has a new map.
     Map(Box<ClusterMap>),
-    /// What was committed before the sync began is on disk, or not; how long that took if it was little.
+    /// What was committed before the sync began is on disk, or not; how long that took if it was
+    /// little.
     Synced { persister: Box<dyn Persist>, result: Result<(), StoreError>, took: Option<Duration> },
     /// The data worker asks for files to purge, behind this one.
     NextPurges { after: Option<Gfid>, limit: usize, answer: Sender<Vec<PurgeEntry>> },
@@ -84,7 +85,12 @@ impl Service for Forward {
             Err(error) => {
                 tracing::warn!(peer = %connection.peer(), %error, "request refused");
                 let reply = protocol::encode(&Answer::bare(Reply::Errno(EPROTO)));
-                connection.reply(&message, Kind::NamespaceReply.to_u16(), reply, Default::default());
+                connection.reply(
+                    &message,
+                    Kind::NamespaceReply.to_u16(),
+                    reply,
+                    Default::default(),
+                );
             }
         }
     }

@@ -1,14 +1,19 @@
 //! The connection to the monitor: announces the service and hands maps to the owner.
 //!
-//! Contract: kept up for as long as the role runs. Whenever a new incarnation of the connection begins, the service
-//! announces itself and subscribes again, and tries until both have succeeded.
+//! Contract: kept up for as long as the role runs. Whenever a new incarnation of the connection
+//! begins, the service announces itself and subscribes again, and tries until both have succeeded.
 
 use super::MdsConfig;
 use super::inbox::{Event, Inbox};
 use cluster::ClusterMap;
-use messenger::{ConnectConfig, Connection, Handle, LateCluster, Message, Service, StateEvent, TrafficClass, Worker};
+use messenger::{
+    ConnectConfig, Connection, Handle, LateCluster, Message, Service, StateEvent, TrafficClass,
+    Worker,
+};
 use protocol::Kind;
-use protocol::monitor::{MDS_HEARTBEAT_INTERVAL, MapUpdate, MdsReport, MonitorReply, MonitorRequest};
+use protocol::monitor::{
+    MDS_HEARTBEAT_INTERVAL, MapUpdate, MdsReport, MonitorReply, MonitorRequest,
+};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -49,7 +54,12 @@ pub(super) fn connect(
 
 /// Says again and again that the service is alive, until the role ends. On the owner's worker: one
 /// that stands still is silent.
-async fn heartbeats(worker: Worker, connection: Connection, inbox: Arc<Inbox>, announced: Announced) {
+async fn heartbeats(
+    worker: Worker,
+    connection: Connection,
+    inbox: Arc<Inbox>,
+    announced: Announced,
+) {
     let Announced { addr, namespace, .. } = announced;
     while !inbox.is_stopped() {
         worker.sleep(MDS_HEARTBEAT_INTERVAL).await;
@@ -84,10 +94,17 @@ impl Service for Link {
     fn on_state(&self, worker: &Worker, connection: &Connection, event: &StateEvent) {
         match event {
             StateEvent::Up { resumed: false, .. } => {
-                let hello = hello(worker.clone(), connection.clone(), Arc::clone(&self.inbox), self.announced);
+                let hello = hello(
+                    worker.clone(),
+                    connection.clone(),
+                    Arc::clone(&self.inbox),
+                    self.announced,
+                );
                 worker.spawn(hello);
             }
-            StateEvent::Refused(refusal) => tracing::error!(%refusal, "the monitor refuses the metadata service"),
+            StateEvent::Refused(refusal) => {
+                tracing::error!(%refusal, "the monitor refuses the metadata service")
+            }
             StateEvent::Up { resumed: true, .. } | StateEvent::Down { .. } | StateEvent::Reset => {}
         }
     }
@@ -116,11 +133,16 @@ async fn hello(worker: Worker, connection: Connection, inbox: Arc<Inbox>, announ
                 }
                 Ok(MonitorReply::Done(_)) => break,
                 Ok(MonitorReply::Refused(why)) => {
-                    tracing::error!(why, "the monitor refuses the metadata service, which serves nobody");
+                    tracing::error!(
+                        why,
+                        "the monitor refuses the metadata service, which serves nobody"
+                    );
                     worker.sleep(REFUSED_AFTER).await;
                     continue;
                 }
-                Ok(other) => tracing::warn!(?other, "the monitor does not take the metadata service yet"),
+                Ok(other) => {
+                    tracing::warn!(?other, "the monitor does not take the metadata service yet")
+                }
                 Err(error) => tracing::warn!(error, "no answer from the monitor"),
             }
             worker.sleep(RETRY_AFTER).await;
@@ -142,7 +164,9 @@ pub(super) async fn report(connection: &Connection, report: MdsReport) -> Result
 
 async fn ask(connection: &Connection, request: &MonitorRequest) -> Result<MonitorReply, String> {
     let front = protocol::encode(request);
-    let message = Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Default::default());
+    let message =
+        Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Default::default());
     let reply = connection.call(message, ANSWER_MAX).await.map_err(|error| error.to_string())?;
-    protocol::decode::<MonitorReply>("monitor reply", &reply.front).map_err(|error| error.to_string())
+    protocol::decode::<MonitorReply>("monitor reply", &reply.front)
+        .map_err(|error| error.to_string())
 }

@@ -9,7 +9,8 @@
 //! answering: nobody can say any more what is on disk, and a restart finds out, which `roles`
 //! begins by itself.
 //!
-//! Start reading at `owner`; what deletes objects and recovers sizes is [`DataWorker`], which others implement.
+//! Start reading at `owner`; what deletes objects and recovers sizes is [`DataWorker`], which
+//! others implement.
 
 mod data;
 mod inbox;
@@ -52,13 +53,14 @@ pub struct MdsConfig {
     /// The cluster, if it is known already; zero means that the store knows it, or the monitor will
     /// tell.
     pub cluster: ClusterId,
-    /// Worker that runs the owner task. Calls of the store run on it; give it one that serves no OSD if there is a
-    /// choice. Default 0.
+    /// Worker that runs the owner task. Calls of the store run on it; give it one that serves no
+    /// OSD if there is a choice. Default 0.
     pub worker: usize,
-    /// What was committed is brought to disk this often without being asked. Default 5 s, as a local file system.
+    /// What was committed is brought to disk this often without being asked. Default 5 s, as a
+    /// local file system.
     pub sync_interval: Duration,
-    /// Free bytes of its disk below which operations that need space get ENOSPC. Default 128 MiB: the store must be able
-    /// to write a journal and merge its tables, or it fails altogether.
+    /// Free bytes of its disk below which operations that need space get ENOSPC. Default 128 MiB:
+    /// the store must be able to write a journal and merge its tables, or it fails altogether.
     pub free_bytes_min: u64,
     /// Memory of the store.
     pub store: StoreConfig,
@@ -68,7 +70,8 @@ pub struct MdsConfig {
     pub ms_connections_max: u32,
     /// Peers on this host come through a Unix socket. Default true.
     pub ms_local_sockets: bool,
-    /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
+    /// Time after which a connection that carries nothing is closed until its client sends; `None`,
+    /// the default: never.
     pub ms_idle_timeout: Option<Duration>,
     /// What `trefoil config` shows. Default: nothing is set.
     pub live: LiveStart,
@@ -103,7 +106,9 @@ pub enum MdsError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The store is another cluster's.
-    #[error("the metadata in {dir} belongs to cluster {found}, not to {expected}: configure the right directory")]
+    #[error(
+        "the metadata in {dir} belongs to cluster {found}, not to {expected}: configure the right directory"
+    )]
     Cluster {
         /// Which directory.
         dir: String,
@@ -154,8 +159,9 @@ impl MdsHandle {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Gives it what deletes objects and recovers sizes, made on the owner's worker. Without one the queues just grow, and
-    /// a file whose writer died keeps its last recorded size. Call it once.
+    /// Gives it what deletes objects and recovers sizes, made on the owner's worker. Without one
+    /// the queues just grow, and a file whose writer died keeps its last recorded size. Call it
+    /// once.
     pub fn set_data_worker<F>(&self, make: F)
     where
         F: FnOnce(&Worker) -> Rc<dyn DataWorker> + Send + 'static,
@@ -167,8 +173,8 @@ impl MdsHandle {
         });
     }
 
-    /// Stops it, and waits until everything answered is on disk and its directory is free. For ordinary threads: on a
-    /// worker it would wait for itself.
+    /// Stops it, and waits until everything answered is on disk and its directory is free. For
+    /// ordinary threads: on a worker it would wait for itself.
     pub fn stop(mut self) {
         self.begin_stop();
         if let Some(done) = self.done.take() {
@@ -201,7 +207,8 @@ impl Drop for MdsHandle {
 /// See [`MdsError`].
 pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> {
     let dir = config.dir.display().to_string();
-    std::fs::create_dir_all(&config.dir).map_err(|source| MdsError::Dir { dir: dir.clone(), source })?;
+    std::fs::create_dir_all(&config.dir)
+        .map_err(|source| MdsError::Dir { dir: dir.clone(), source })?;
     let store = EmbeddedStore::open(&config.dir, config.store)?;
     let mut service = metadata::Service::open(store, config.service, wall_clock())?;
     let old = service.cluster()?.is_some();
@@ -217,14 +224,20 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
         cluster.learn(bound);
     }
     let inbox = Arc::new(Inbox::new(handle.locks(), "mds inbox"));
-    let (for_services, live) = (Arc::clone(&inbox), LiveConfig::new(config.live.clone(), handle.locks()));
+    let (for_services, live) =
+        (Arc::clone(&inbox), LiveConfig::new(config.live.clone(), handle.locks()));
     let mut listen = ListenConfig::new(config.listen, cluster.clone(), "mds");
     listen.connections_max = config.ms_connections_max;
     listen.local_sockets = config.ms_local_sockets;
     listen.session.idle_timeout = config.ms_idle_timeout;
-    let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
+    let listener = handle
+        .listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
     let addr = listener.local_addr();
-    let announced = link::Announced { addr: crate::addresses::advertised(config.advertise, addr), namespace, old };
+    let announced = link::Announced {
+        addr: crate::addresses::advertised(config.advertise, addr),
+        namespace,
+        old,
+    };
     let monitor = link::connect(handle, &config, cluster.clone(), announced, Arc::clone(&inbox));
     let (tx, done) = oneshot();
     let running = Arc::new(AtomicBool::new(true));
@@ -233,7 +246,9 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     let (for_owner, still_running, on) = (Arc::clone(&inbox), Arc::clone(&running), config.worker);
     handle.spawn_on(on, move |worker| async move {
         worker.spawn(crate::inbox::tick(worker.clone(), Arc::clone(&for_owner)));
-        if let Err(error) = Owner::new(worker, service, Arc::clone(&for_owner), config, cluster).run().await {
+        if let Err(error) =
+            Owner::new(worker, service, Arc::clone(&for_owner), config, cluster).run().await
+        {
             tracing::error!(%error, "the metadata service's store has failed: it is opened again");
             for_owner.push(Event::Stop);
             // Clients come again, to the service that is started next.
@@ -266,5 +281,8 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
 /// The time of day.
 fn wall_clock() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+    Timestamp {
+        secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: since.subsec_nanos(),
+    }
 }

@@ -2,18 +2,20 @@
 
 use super::inbox::{Event, Inbox};
 use super::{MdsConfig, reserve, wall_clock};
+use bytes::Bytes;
 use cluster::{ClusterMap, SessionState};
 use messenger::sync::{Receiver, Sender, oneshot};
 use messenger::{Connection, InlinePredictor, LateCluster, Message, ReplyTo, TrafficClass, Worker};
 use metadata::store::Persist;
 use metadata::{EmbeddedStore, PurgeEntry, Service, SessionView, StoreError};
-use protocol::namespace::{Answer, Attr, Commit, Recall, Reply};
+use protocol::namespace::{Answer, Attr, Commit, Reply};
 use protocol::{Epoch, Gfid, Kind, SessionId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Events carried out between two commits, at most: bounds the delay of the first by the work of the others.
+/// Events carried out between two commits, at most: bounds the delay of the first by the work of
+/// the others.
 const TURN_EVENTS_MAX: usize = 256;
 /// A sync of more changes than these may have much to bring to the disk.
 const SMALL_CHANGES_MAX: usize = 256;
@@ -72,8 +74,8 @@ struct Sync {
 enum Waiter {
     /// A request, and its answer.
     Request(u64, Reply),
-    /// The data worker, for files to purge. Their objects may go only when the removal is on disk: after a power loss the
-    /// file would be back, without its data.
+    /// The data worker, for files to purge. Their objects may go only when the removal is on disk:
+    /// after a power loss the file would be back, without its data.
     Purges(Sender<Vec<PurgeEntry>>, Vec<PurgeEntry>),
 }
 
@@ -157,7 +159,8 @@ impl Owner {
                     None => drop(self.sessions.insert(request.session, connection.clone())),
                 }
                 let dirs = request.op.changed_dirs().collect();
-                self.asked.insert(token, Asked { session: request.session, connection, reply_to, dirs });
+                self.asked
+                    .insert(token, Asked { session: request.session, connection, reply_to, dirs });
                 self.service.submit(now, token, request)
             }
             Event::Closed { connection } => {
@@ -185,7 +188,9 @@ impl Owner {
                 Ok(())
             }
             Event::Purged(gfid) => self.service.purged(gfid),
-            Event::SizeRecovered { gfid, end } => self.service.size_recovered(now, gfid, end, wall_clock()),
+            Event::SizeRecovered { gfid, end } => {
+                self.service.size_recovered(now, gfid, end, wall_clock())
+            }
             Event::Tick => {
                 self.service.tick(now)?;
                 if now >= self.space_checked + SPACE_EVERY {
@@ -209,7 +214,12 @@ impl Owner {
                 metadata::Event::Reply { token, reply } => {
                     self.answer(token, reply, self.service.namespace().last_commit());
                 }
-                metadata::Event::Recall { session, recall } => self.recall(session, &recall),
+                metadata::Event::Recall { session, recall } => {
+                    self.tell(session, Kind::Recall, protocol::encode(&recall));
+                }
+                metadata::Event::NamesRecall { session, recall } => {
+                    self.tell(session, Kind::NamesRecall, protocol::encode(&recall));
+                }
                 metadata::Event::Sync { token, reply } => {
                     self.sync.waiting.push(Waiter::Request(token, reply));
                     wants_sync = true;
@@ -221,28 +231,47 @@ impl Owner {
 
     /// Tells the reply, which is in this commit or one before it.
     fn answer(&mut self, token: u64, reply: Reply, commit: Commit) {
+        let covered = self.service.is_covered(token);
         if let Some(Asked { session, connection, reply_to: to, dirs }) = self.asked.remove(&token) {
             let alone = self.service.promise_alone(self.now, session);
             let alone_ms = u32::try_from(alone.as_millis()).unwrap_or(0);
+            let names = self.service.promise_names(self.now, session);
+            let names_ms = u32::try_from(names.as_millis()).unwrap_or(0);
             let alone_term = self.service.alone_term();
             let tells = alone_ms > 0 && !matches!(reply, Reply::Errno(_));
             let dirs = if tells { self.attrs(&dirs) } else { Vec::new() };
             let durable = self.service.durable();
-            let front = protocol::encode(&Answer { reply, alone_ms, alone_term, dirs, commit, durable });
-            connection.reply_to(to, Message::new(to.class, Kind::NamespaceReply.to_u16(), front, Default::default()));
+            let front = protocol::encode(&Answer {
+                reply,
+                alone_ms,
+                alone_term,
+                names_ms,
+                covered,
+                dirs,
+                commit,
+                durable,
+            });
+            connection.reply_to(
+                to,
+                Message::new(to.class, Kind::NamespaceReply.to_u16(), front, Default::default()),
+            );
         }
     }
 
     /// Of those that can be read: what is not told is asked for.
     fn attrs(&self, files: &[Gfid]) -> Vec<Attr> {
-        files.iter().filter_map(|&gfid| self.service.namespace().attr(gfid).ok().flatten()).collect()
+        files
+            .iter()
+            .filter_map(|&gfid| self.service.namespace().attr(gfid).ok().flatten())
+            .collect()
     }
 
-    /// Asks for a lease. A session without a connection is asked again by the repetition, when it is back.
-    fn recall(&self, session: SessionId, recall: &Recall) {
+    /// Asks for a lease. A session without a connection is asked again by the repetition, when it
+    /// is back.
+    fn tell(&self, session: SessionId, recall: Kind, front: Bytes) {
         if let Some(connection) = self.sessions.get(&session) {
-            let front = protocol::encode(recall);
-            connection.send(Message::new(TrafficClass::Client, Kind::Recall.to_u16(), front, Default::default()));
+            let kind = recall.to_u16();
+            connection.send(Message::new(TrafficClass::Client, kind, front, Bytes::new()));
         }
     }
 
@@ -258,7 +287,11 @@ impl Owner {
         self.cluster.learn(bound);
         self.epoch = map.epoch;
         let of = |wanted: SessionState| {
-            map.sessions.iter().filter(move |(_, state)| **state == wanted).map(|(session, _)| *session).collect()
+            map.sessions
+                .iter()
+                .filter(move |(_, state)| **state == wanted)
+                .map(|(session, _)| *session)
+                .collect()
         };
         let (live, dead) = (of(SessionState::Live), of(SessionState::Dead));
         let view = SessionView { live, dead, epoch: map.epoch, last: map.last_session };
@@ -278,7 +311,8 @@ impl Owner {
         self.start_sync()
     }
 
-    /// Starts a sync unless one runs; requests that came meanwhile share the next. One that should be brief is run here.
+    /// Starts a sync unless one runs; requests that came meanwhile share the next. One that should
+    /// be brief is run here.
     fn start_sync(&mut self) -> Result<(), StoreError> {
         let Some(persister) = self.sync.persister.take() else { return Ok(()) };
         self.sync.running = std::mem::take(&mut self.sync.waiting);
@@ -339,7 +373,9 @@ impl Owner {
                     tracing::debug!(%error, "no space is reserved");
                 }
             }
-            Err(error) => tracing::warn!(%error, dir = %self.config.dir.display(), "cannot read the free space"),
+            Err(error) => {
+                tracing::warn!(%error, dir = %self.config.dir.display(), "cannot read the free space")
+            }
         }
     }
 }

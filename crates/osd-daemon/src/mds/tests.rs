@@ -3,7 +3,9 @@
 use super::*;
 use bytes::Bytes;
 use cluster::{ClusterMap, SessionState};
-use messenger::{ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, TrafficClass};
+use messenger::{
+    ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, TrafficClass,
+};
 use metadata::{PurgeEntry, SizeRecovery};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::namespace::{
@@ -30,7 +32,7 @@ fn map(epoch: u64, live: &[SessionId]) -> MapUpdate {
         last_session: B,
         mds: None,
     };
-    MapUpdate { cluster: CLUSTER, epoch: map.epoch, map: map.encode() }
+    MapUpdate { cluster: CLUSTER, epoch: map.epoch, map: map.encode(), monitors: Vec::new() }
 }
 
 /// A monitor with one map, which a test can replace; subscribers are told of the new one.
@@ -45,7 +47,12 @@ impl Monitor {
         *self.map.lock().expect("no panic") = Some(update.clone());
         for subscriber in self.subscribers.lock().expect("no panic").iter() {
             let front = protocol::encode(&update);
-            subscriber.send(Message::new(TrafficClass::Control, Kind::MapUpdate.to_u16(), front, Bytes::new()));
+            subscriber.send(Message::new(
+                TrafficClass::Control,
+                Kind::MapUpdate.to_u16(),
+                front,
+                Bytes::new(),
+            ));
         }
     }
 }
@@ -54,14 +61,22 @@ struct MonitorService(Arc<Monitor>);
 
 impl Service for MonitorService {
     fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
-        let reply = match protocol::decode::<MonitorRequest>("request", &message.front).expect("decodes") {
-            MonitorRequest::Subscribe => {
-                self.0.subscribers.lock().expect("no panic").push(connection.clone());
-                MonitorReply::Map(self.0.map.lock().expect("no panic").clone().expect("a map was published"))
-            }
-            _ => MonitorReply::Done(Epoch::new(1)),
-        };
-        connection.reply(&message, Kind::MonitorReply.to_u16(), protocol::encode(&reply), Bytes::new());
+        let reply =
+            match protocol::decode::<MonitorRequest>("request", &message.front).expect("decodes") {
+                MonitorRequest::Subscribe => {
+                    self.0.subscribers.lock().expect("no panic").push(connection.clone());
+                    MonitorReply::Map(
+                        self.0.map.lock().expect("no panic").clone().expect("a map was published"),
+                    )
+                }
+                _ => MonitorReply::Done(Epoch::new(1)),
+            };
+        connection.reply(
+            &message,
+            Kind::MonitorReply.to_u16(),
+            protocol::encode(&reply),
+            Bytes::new(),
+        );
     }
 }
 
@@ -103,7 +118,8 @@ impl Client {
             op,
         };
         let front = protocol::encode(&request);
-        let message = Message::new(TrafficClass::Client, Kind::Namespace.to_u16(), front, Bytes::new());
+        let message =
+            Message::new(TrafficClass::Client, Kind::Namespace.to_u16(), front, Bytes::new());
         self.connection.call(message, WAIT)
     }
 
@@ -173,7 +189,9 @@ impl Rig {
         let any: SocketAddr = "127.0.0.1:0".parse().expect("address");
         let serving = Arc::clone(&monitor);
         let listen = ListenConfig::new(any, CLUSTER, "monitor");
-        let listener = handle.listen(listen, move |_| Rc::new(MonitorService(Arc::clone(&serving)))).expect("listen");
+        let listener = handle
+            .listen(listen, move |_| Rc::new(MonitorService(Arc::clone(&serving))))
+            .expect("listen");
         let dir = tempfile::tempdir().expect("tempdir");
         let mut config = MdsConfig::new(any, dir.path().join("mds"), listener.local_addr());
         config.worker = 1;
@@ -203,10 +221,19 @@ fn serves_syncs_and_keeps_across_a_restart() {
     let mds = rig.start();
     let client = Client::new(&rig.handle, mds.addr(), A);
     client.number.set(100);
-    let reclaim =
-        NamespaceOp::Reclaim { held: vec![], locks: vec![], mount: false, since: u64::MAX, begun: 0, last: true };
+    let reclaim = NamespaceOp::Reclaim {
+        held: vec![],
+        locks: vec![],
+        mount: false,
+        since: u64::MAX,
+        begun: 0,
+        last: true,
+    };
     assert!(matches!(client.call(reclaim), Reply::Kept { .. }));
-    assert_eq!(client.call(NamespaceOp::Lookup { parent: Gfid::ROOT, name: b"f".to_vec() }), Reply::Attr(made));
+    assert_eq!(
+        client.call(NamespaceOp::Lookup { parent: Gfid::ROOT, name: b"f".to_vec() }),
+        Reply::Attr(made)
+    );
     mds.stop();
     let mut other = rig.config.clone();
     other.cluster = ClusterId::new(5);
@@ -224,7 +251,9 @@ fn recall_reaches_the_holder_and_lets_the_other_go_on() {
     assert_eq!(a.recalls.recv_timeout(WAIT).expect("a recall"), Recall { gfid, keep: None });
     let set = SetAttr { size: Some(9), ..SetAttr::default() };
     assert_eq!(a.call(NamespaceOp::ReturnLease { gfid, keep: None, set }), Reply::Done);
-    let Reply::Opened { attr, grant: Some(Grant { mode: LeaseMode::Write, .. }) } = Client::end(open) else {
+    let Reply::Opened { attr, grant: Some(Grant { mode: LeaseMode::Write, .. }) } =
+        Client::end(open)
+    else {
         panic!("not opened")
     };
     assert_eq!(attr.size, 9);
@@ -246,7 +275,10 @@ fn data_worker_recovers_sizes_and_purges() {
     }
     let opened = b.call(NamespaceOp::Open { gfid, lease: LeaseMode::Read });
     assert!(matches!(opened, Reply::Opened { attr, .. } if attr.size == 4096), "{opened:?}");
-    assert_eq!(b.call(NamespaceOp::Unlink { parent: Gfid::ROOT, name: b"f".to_vec(), gives: None }), Reply::Done);
+    assert_eq!(
+        b.call(NamespaceOp::Unlink { parent: Gfid::ROOT, name: b"f".to_vec(), gives: None }),
+        Reply::Done
+    );
     assert_eq!(b.call(NamespaceOp::Close { gfid }), Reply::Done);
     assert_eq!(purged.recv_timeout(WAIT).expect("a purge"), gfid);
     mds.stop();
@@ -259,8 +291,12 @@ fn nonsense_is_refused_and_others_go_on() {
     let mds = rig.start();
     let client = Client::new(&rig.handle, mds.addr(), A);
     client.create("f", None);
-    let garbage =
-        Message::new(TrafficClass::Client, Kind::Namespace.to_u16(), Bytes::from_static(&[0xff; 40]), Bytes::new());
+    let garbage = Message::new(
+        TrafficClass::Client,
+        Kind::Namespace.to_u16(),
+        Bytes::from_static(&[0xff; 40]),
+        Bytes::new(),
+    );
     let reply = block_on(client.connection.call(garbage, WAIT)).expect("an answer");
     assert!(matches!(protocol::decode("reply", &reply.front).expect("decodes"), Reply::Errno(_)));
     assert_eq!(client.call(NamespaceOp::StatFs), Reply::Count(1));

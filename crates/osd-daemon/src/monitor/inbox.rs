@@ -59,7 +59,13 @@ impl Service for Forward {
             return self.live.serve(&Fixed, connection, &message);
         }
         if let Some(asked) = Question::of(&message) {
-            return self.ask_client(connection, &message, asked);
+            return match asked {
+                Ok((session, asked)) => {
+                    let (connection, reply_to) = (connection.clone(), message.reply_to());
+                    self.inbox.push(Event::AskClient { connection, reply_to, session, asked });
+                }
+                Err(error) => refuse(connection, &message, error.to_string()),
+            };
         }
         if Kind::from_u16(message.kind) != Some(Kind::Monitor) || !message.is_request() {
             tracing::warn!(peer = %connection.peer(), kind = message.kind, "not for a monitor: connection closed");
@@ -77,18 +83,6 @@ impl Service for Forward {
 
     fn on_close(&self, _worker: &Worker, connection: &Connection, _reason: &CloseReason) {
         self.inbox.push(Event::Closed { connection: connection.id() });
-    }
-}
-
-impl Forward {
-    fn ask_client(&self, connection: &Connection, message: &Message, asked: Question) {
-        match protocol::decode::<SessionId>("session", &message.front) {
-            Ok(session) => {
-                let (connection, reply_to) = (connection.clone(), message.reply_to());
-                self.inbox.push(Event::AskClient { connection, reply_to, session, asked });
-            }
-            Err(error) => refuse(connection, message, error.to_string()),
-        }
     }
 }
 

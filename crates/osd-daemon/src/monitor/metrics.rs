@@ -1,7 +1,8 @@
-//! The cluster's state in the Prometheus text format: what the monitor's process adds to its `/metrics`.
+//! The cluster's state in the Prometheus text format: what the monitor's process adds to its
+//! `/metrics`.
 //!
-//! Contract: pure, from a status to text. Names are an interface: they are added, never renamed. Samples grow with
-//! OSDs, not with placement groups, files or clients.
+//! Contract: pure, from a status to text. Names are an interface: they are added, never renamed.
+//! Samples grow with OSDs, not with placement groups, files or clients.
 
 use protocol::monitor::{ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition};
 use std::fmt::Write;
@@ -18,29 +19,65 @@ const CONDITIONS: [(PgCondition, &str); 5] = [
 /// Everything that is told of the cluster. `version`: of the program.
 pub fn render(status: &ClusterStatus, version: &str) -> String {
     let mut text = Text(String::new());
-    text.gauge("trefoil_build_info", "1, with the version of the monitor.", [(&[("version", version)], 1.0)]);
-    text.gauge("trefoil_map_epoch", "Epoch of the cluster map.", [(NONE, status.epoch.get() as f64)]);
+    text.gauge(
+        "trefoil_build_info",
+        "1, with the version of the monitor.",
+        [(&[("version", version)], 1.0)],
+    );
+    text.gauge(
+        "trefoil_map_epoch",
+        "Epoch of the cluster map.",
+        [(NONE, status.epoch.get() as f64)],
+    );
     let help = "Health: 0 ok, 1 degraded, 2 down.";
     text.gauge("trefoil_health", help, [(NONE, severity(status.health).1)]);
     let checks = status.checks.iter();
-    let checks = checks.map(|check| ([("code", check.code.as_str()), ("severity", severity(check.severity).0)], 1.0));
-    text.gauge("trefoil_health_check", "1 for each code that is amiss (docs/use/health.md).", checks);
+    let checks = checks.map(|check| {
+        ([("code", check.code.as_str()), ("severity", severity(check.severity).0)], 1.0)
+    });
+    text.gauge(
+        "trefoil_health_check",
+        "1 for each code that is amiss (docs/use/health.md).",
+        checks,
+    );
     osds(&mut text, &status.osds);
     let count = |condition| {
-        status.pgs.iter().filter(|(c, _)| *c == condition).map(|(_, n)| f64::from(*n)).fold(0.0, |sum, n| sum + n)
+        status
+            .pgs
+            .iter()
+            .filter(|(c, _)| *c == condition)
+            .map(|(_, n)| f64::from(*n))
+            .fold(0.0, |sum, n| sum + n)
     };
     let pgs = CONDITIONS.map(|(condition, word)| ([("state", word)], count(condition)));
     text.gauge("trefoil_pgs", "Placement groups by state.", pgs);
-    let space = [([("kind", "total")], status.total_bytes as f64), ([("kind", "free")], status.free_bytes as f64)];
-    text.gauge("trefoil_user_bytes", "Bytes of users that fit in all and still, at the first pool's code.", space);
+    let space = [
+        ([("kind", "total")], status.total_bytes as f64),
+        ([("kind", "free")], status.free_bytes as f64),
+        ([("kind", "stored")], status.stored_bytes as f64),
+    ];
+    text.gauge(
+        "trefoil_user_bytes",
+        "Bytes of users that fit in all and still, at the first pool's code.",
+        space,
+    );
     let recovery = &status.recovery;
-    text.gauge("trefoil_rebuild_objects", "Objects left to rebuild.", [(NONE, recovery.objects as f64)]);
+    text.gauge(
+        "trefoil_rebuild_objects",
+        "Objects left to rebuild.",
+        [(NONE, recovery.objects as f64)],
+    );
     text.gauge("trefoil_rebuild_bytes", "Bytes left to rebuild.", [(NONE, recovery.bytes as f64)]);
     let help = "Bytes rebuilt in a second, over the last seconds.";
     text.gauge("trefoil_rebuild_bytes_per_second", help, [(NONE, recovery.bytes_per_sec as f64)]);
-    let daemons = status.clients.iter().filter(|(_, name)| name.starts_with(DAEMON_SESSION)).count() as u64;
+    let daemons =
+        status.clients.iter().filter(|(_, name)| name.starts_with(DAEMON_SESSION)).count() as u64;
     let sessions = [("client", status.clients.len() as u64 - daemons), ("daemon", daemons)];
-    text.gauge("trefoil_sessions", "Live sessions.", sessions.map(|(kind, count)| ([("kind", kind)], count as f64)));
+    text.gauge(
+        "trefoil_sessions",
+        "Live sessions.",
+        sessions.map(|(kind, count)| ([("kind", kind)], count as f64)),
+    );
     let silent = status.mds_silent_secs.unwrap_or(0) as f64;
     let help = "For how long the metadata service has been silent, if that is too long; else 0.";
     text.gauge("trefoil_mds_silent_seconds", help, [(NONE, silent)]);
@@ -57,16 +94,25 @@ fn severity(health: Health) -> (&'static str, f64) {
 
 fn osds(text: &mut Text, osds: &[OsdStatus]) {
     type Figure = (&'static str, &'static str, &'static str, fn(&OsdStatus) -> f64);
-    let figures: [Figure; 13] = [
+    let figures: [Figure; 14] = [
         ("up", "gauge", "1 if it answers.", |osd| osd.up.into()),
         ("in", "gauge", "1 if it holds data.", |osd| osd.is_in.into()),
         ("disk_bytes", "gauge", "Bytes of its disk.", |osd| osd.report.total_bytes as f64),
         ("disk_used_bytes", "gauge", "Bytes used on its disk.", |osd| osd.report.used_bytes as f64),
-        ("disk_free_bytes", "gauge", "Bytes that it will still take.", |osd| osd.report.free_bytes as f64),
-        ("sync_seconds", "gauge", "The longest of its latest syncs.", |osd| osd.report.sync_ms as f64 / 1e3),
+        ("stored_bytes", "gauge", "Bytes of its fragments.", |osd| osd.report.stored_bytes as f64),
+        ("disk_free_bytes", "gauge", "Bytes that it will still take.", |osd| {
+            osd.report.free_bytes as f64
+        }),
+        ("sync_seconds", "gauge", "The longest of its latest syncs.", |osd| {
+            osd.report.sync_ms as f64 / 1e3
+        }),
         ("journal_bytes", "gauge", "Bytes in its journals.", |osd| osd.report.journal_bytes as f64),
-        ("checksum_errors_total", "counter", "Checksum errors found.", |osd| osd.report.corrupt_found as f64),
-        ("checksum_repaired_total", "counter", "Those repaired.", |osd| osd.report.corrupt_repaired as f64),
+        ("checksum_errors_total", "counter", "Checksum errors found.", |osd| {
+            osd.report.corrupt_found as f64
+        }),
+        ("checksum_repaired_total", "counter", "Those repaired.", |osd| {
+            osd.report.corrupt_repaired as f64
+        }),
         ("reads_total", "counter", "Reads served.", |osd| osd.report.reads as f64),
         ("writes_total", "counter", "Writes served.", |osd| osd.report.writes as f64),
         ("read_bytes_total", "counter", "Bytes read.", |osd| osd.report.read_bytes as f64),
@@ -74,7 +120,10 @@ fn osds(text: &mut Text, osds: &[OsdStatus]) {
     ];
     let ids: Vec<String> = osds.iter().map(|osd| osd.id.get().to_string()).collect();
     for (name, kind, help, get) in figures {
-        let samples = osds.iter().zip(&ids).map(|(osd, id)| ([("osd", id.as_str()), ("host", &osd.host)], get(osd)));
+        let samples = osds
+            .iter()
+            .zip(&ids)
+            .map(|(osd, id)| ([("osd", id.as_str()), ("host", &osd.host)], get(osd)));
         text.family(&format!("trefoil_osd_{name}"), kind, help, samples);
     }
 }
@@ -104,7 +153,8 @@ impl Text {
         const TAKES: &str = "a string takes everything";
         writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}").expect(TAKES);
         for (labels, value) in samples {
-            let labels = labels.as_ref().iter().map(|(key, text)| format!("{key}=\"{}\"", escaped(text)));
+            let labels =
+                labels.as_ref().iter().map(|(key, text)| format!("{key}=\"{}\"", escaped(text)));
             let labels = labels.collect::<Vec<_>>().join(",");
             let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
             writeln!(self.0, "{name}{labels} {value}").expect(TAKES);
@@ -156,6 +206,7 @@ mod tests {
             mds_silent_secs: None,
             total_bytes: 100,
             free_bytes: 60,
+            stored_bytes: 20,
         }
     }
 
@@ -195,8 +246,10 @@ mod tests {
         // What every runtime tells beside it.
         let others = ["trefoil_operation_seconds_bucket"];
         for text in [rules, board] {
-            let unknown: Vec<_> =
-                names(text).into_iter().filter(|n| !told.contains(n) && !others.contains(n)).collect();
+            let unknown: Vec<_> = names(text)
+                .into_iter()
+                .filter(|n| !told.contains(n) && !others.contains(n))
+                .collect();
             assert!(unknown.is_empty(), "no such figure: {unknown:?}");
             assert!(names(text).len() > 5);
         }
@@ -208,7 +261,10 @@ mod tests {
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().expect("a name");
             for kind in ["HELP", "TYPE"] {
-                let heads = text.lines().filter(|found| found.starts_with(&format!("# {kind} {name} "))).count();
+                let heads = text
+                    .lines()
+                    .filter(|found| found.starts_with(&format!("# {kind} {name} ")))
+                    .count();
                 assert_eq!(heads, 1, "{kind} of {name}");
             }
         }

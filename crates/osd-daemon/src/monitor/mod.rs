@@ -1,4 +1,5 @@
-//! The role `monitor`: the cluster map, liveness, sessions and the end of dead sessions, served over the messenger.
+//! The role `monitor`: the cluster map, liveness, sessions and the end of dead sessions, served
+//! over the messenger.
 //!
 //! Contract: [`start`] opens the control plane, makes the cluster at the first start, and listens;
 //! the rules are [`cluster::Monitor`]'s. One owner task on one worker holds that state machine; the
@@ -8,10 +9,13 @@
 //! durable and write nothing. If a save fails, such as for want of space, nothing is told and
 //! nothing else is done until one succeeds.
 //!
-//! `metrics`: the cluster's state for Prometheus. `clients`: which client is at the other end of which connection, for operators who ask about one.
+//! `logged`: where the state is kept, a log of what changed. `metrics`: the cluster's state for
+//! Prometheus. `clients`: which client is at the other end of which connection, for operators who
+//! ask about one.
 
 mod clients;
 mod inbox;
+mod logged;
 mod metrics;
 mod owner;
 #[cfg(test)]
@@ -19,8 +23,11 @@ mod tests;
 
 use crate::admin::{LiveConfig, LiveStart};
 use crate::random::random_u128;
-use cluster::{ControlError, ControlPlane, CreateError, Embedded, ExpectedOsd, Monitor, MonitorState, PoolSpec};
+use cluster::{
+    ControlError, ControlPlane, CreateError, ExpectedOsd, Monitor, MonitorState, PoolSpec,
+};
 use inbox::{Event, Inbox};
+use logged::Logged;
 use messenger::sync::{Receiver, block_on, oneshot};
 use messenger::{Handle, ListenConfig, ListenError, Listener};
 use protocol::ClusterId;
@@ -31,7 +38,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// Bytes of maps and replies that may wait for a subscriber that does not read, before its connection is closed.
+/// Bytes of maps and replies that may wait for a subscriber that does not read, before its
+/// connection is closed.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// How long a scrape of metrics waits for the monitor: scrapers wait for 10 s, as a rule.
@@ -44,10 +52,11 @@ pub struct MonitorConfig {
     pub listen: SocketAddr,
     /// Directory of its state; made if missing.
     pub dir: PathBuf,
-    /// The storage daemons of a new cluster. Default: `osd_count` of equal weight. Without effect on an existing one.
-    pub osds: Vec<ExpectedOsd>,
-    /// The first pool of a new cluster. Default: "data", 2+1, chunks of 512 B, objects of 64 MiB, 32 PGs. Without effect
+    /// The storage daemons of a new cluster. Default: `osd_count` of equal weight. Without effect
     /// on an existing one.
+    pub osds: Vec<ExpectedOsd>,
+    /// The first pool of a new cluster. Default: "data", 2+1, chunks of 512 B, objects of 64 MiB,
+    /// 32 PGs. Without effect on an existing one.
     pub pool: PoolSpec,
     /// Grace of heartbeats (2 s), time to live of sessions (10 s), wait at the start (3 s).
     pub settings: cluster::Settings,
@@ -57,7 +66,8 @@ pub struct MonitorConfig {
     pub ms_connections_max: u32,
     /// Peers on this host come through a Unix socket. Default true.
     pub ms_local_sockets: bool,
-    /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
+    /// Time after which a connection that carries nothing is closed until its client sends; `None`,
+    /// the default: never.
     pub ms_idle_timeout: Option<Duration>,
     /// What `trefoil config` shows. Default: nothing is set.
     pub live: LiveStart,
@@ -129,8 +139,8 @@ impl MonitorHandle {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Stops it, and waits until what it has begun is saved and its directory is free. For ordinary threads: on a worker
-    /// it would wait for itself.
+    /// Stops it, and waits until what it has begun is saved and its directory is free. For ordinary
+    /// threads: on a worker it would wait for itself.
     pub fn stop(mut self) {
         self.begin_stop();
         if let Some(done) = self.done.take() {
@@ -139,15 +149,17 @@ impl MonitorHandle {
         }
     }
 
-    /// What makes the cluster's part of `/metrics`. It is empty while the monitor does not answer within
-    /// [`STATUS_WAIT_MAX`], as when its disk takes nothing.
+    /// What makes the cluster's part of `/metrics`. It is empty while the monitor does not answer
+    /// within [`STATUS_WAIT_MAX`], as when its disk takes nothing.
     pub fn metrics(&self) -> impl Fn() -> String + Send + Sync + 'static {
         let inbox = Arc::clone(&self.inbox);
         move || {
             let (sender, receiver) = sync_channel(1);
             inbox.push(Event::Tell(sender));
             let status = receiver.recv_timeout(STATUS_WAIT_MAX);
-            status.map(|status| metrics::render(&status, env!("TREFOIL_VERSION"))).unwrap_or_default()
+            status
+                .map(|status| metrics::render(&status, env!("TREFOIL_VERSION")))
+                .unwrap_or_default()
         }
     }
 
@@ -177,7 +189,7 @@ impl Drop for MonitorHandle {
 /// # Errors
 /// See [`MonitorError`].
 pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, MonitorError> {
-    let mut control = Embedded::open(&config.dir)?;
+    let mut control = Logged::open(&config.dir)?;
     let (state, created) = load_or_create(&mut control, &config)?;
     let cluster = state.map.cluster;
     let inbox = Arc::new(Inbox::new(handle.locks(), "monitor inbox"));
@@ -187,7 +199,8 @@ pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, Mo
     listen.connections_max = config.ms_connections_max;
     listen.local_sockets = config.ms_local_sockets;
     listen.session.idle_timeout = config.ms_idle_timeout;
-    let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
+    let listener = handle
+        .listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
     let addr = listener.local_addr();
     let (tx, done) = oneshot();
     let running = Arc::new(AtomicBool::new(true));
@@ -201,7 +214,15 @@ pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, Mo
         let _ = tx.send(());
     });
     tracing::info!(%addr, %cluster, created, "monitor listens");
-    Ok(MonitorHandle { addr, cluster, created, inbox, running, listener: Some(listener), done: Some(done) })
+    Ok(MonitorHandle {
+        addr,
+        cluster,
+        created,
+        inbox,
+        running,
+        listener: Some(listener),
+        done: Some(done),
+    })
 }
 
 fn load_or_create(
@@ -211,7 +232,11 @@ fn load_or_create(
     if let Some(state) = control.load()? {
         let (have, want) = (state.map.osds.len(), config.osds.len());
         if have != want {
-            tracing::warn!(have, want, "the cluster exists already: the configured number of OSDs is ignored");
+            tracing::warn!(
+                have,
+                want,
+                "the cluster exists already: the configured number of OSDs is ignored"
+            );
         }
         return Ok((state, false));
     }

@@ -1,7 +1,8 @@
 //! The owner task: applies what arrives to the state machine, and does what it says.
 //!
-//! Contract: in each round, first apply, then save (if the map has changed), then publish, then answer, then ask OSDs.
-//! While a save is under way events gather; the next round takes them together, so a burst costs two saves, not many.
+//! Contract: in each round, first apply, then save (if the map has changed), then publish, then
+//! answer, then ask OSDs. While a save is under way events gather; the next round takes them
+//! together, so a burst costs two saves, not many.
 
 use super::clients::Clients;
 use super::inbox::{Event, Inbox};
@@ -18,8 +19,8 @@ use std::time::Duration;
 /// Pause before a save that failed is done again.
 const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Time for an OSD to fence a session, sync and report, or to make a decision durable. An OSD that dies meanwhile is
-/// noticed by its heartbeats; this is for a disk that is slow.
+/// Time for an OSD to fence a session, sync and report, or to make a decision durable. An OSD that
+/// dies meanwhile is noticed by its heartbeats; this is for a disk that is slow.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(3);
 
 /// The owner.
@@ -60,7 +61,16 @@ impl Owner {
         saved: Epoch,
     ) -> Self {
         let (control, clients) = (Some(control), Clients::default());
-        Self { worker, monitor, control, inbox, saved, subscribers: BTreeMap::new(), osds: BTreeMap::new(), clients }
+        Self {
+            worker,
+            monitor,
+            control,
+            inbox,
+            saved,
+            subscribers: BTreeMap::new(),
+            osds: BTreeMap::new(),
+            clients,
+        }
     }
 
     /// Runs until [`Event::Stop`], or until the state cannot be saved.
@@ -81,7 +91,8 @@ impl Owner {
             self.publish();
             for Answer { connection, reply_to, reply } in answers {
                 let front = protocol::encode(&reply);
-                let message = Message::new(reply_to.class, Kind::MonitorReply.to_u16(), front, Bytes::new());
+                let message =
+                    Message::new(reply_to.class, Kind::MonitorReply.to_u16(), front, Bytes::new());
                 connection.reply_to(reply_to, message);
             }
             for action in self.monitor.actions(now) {
@@ -124,7 +135,8 @@ impl Owner {
             MonitorRequest::Boot { osd, .. } => *osd,
             MonitorRequest::Heartbeat { report } => report.osd,
             MonitorRequest::Subscribe => {
-                let subscriber = Subscriber { connection: connection.clone(), sent: self.monitor.map().epoch };
+                let subscriber =
+                    Subscriber { connection: connection.clone(), sent: self.monitor.map().epoch };
                 self.subscribers.insert(connection.id(), subscriber);
                 return;
             }
@@ -142,7 +154,9 @@ impl Owner {
         let mut failures = 0u32;
         loop {
             match self.save().await {
-                Ok(()) if failures > 0 => tracing::warn!(failures, "the monitor's state is saved, at last"),
+                Ok(()) if failures > 0 => {
+                    tracing::warn!(failures, "the monitor's state is saved, at last")
+                }
                 Ok(()) => {}
                 Err(ControlError::NoResult) => {
                     tracing::error!("the monitor stops: its state cannot be saved");
@@ -179,20 +193,26 @@ impl Owner {
             }
             (control, result)
         };
-        let (control, result) = self.worker.blocking(job).await.map_err(|_| ControlError::NoResult)?;
+        let (control, result) =
+            self.worker.blocking(job).await.map_err(|_| ControlError::NoResult)?;
         self.control = Some(control);
         result?;
         self.saved = epoch;
         Ok(())
     }
 
-    /// Sends the map to whoever has an older one. A subscriber without TCP gets the newest one when it is back.
+    /// Sends the map to whoever has an older one. A subscriber without TCP gets the newest one when
+    /// it is back.
     fn publish(&mut self) {
         let epoch = self.monitor.map().epoch;
         let mut front = None;
-        for subscriber in self.subscribers.values_mut().filter(|s| s.sent < epoch && s.connection.is_up()) {
-            let front = front.get_or_insert_with(|| protocol::encode(&self.monitor.update())).clone();
-            let message = Message::new(TrafficClass::Control, Kind::MapUpdate.to_u16(), front, Bytes::new());
+        for subscriber in
+            self.subscribers.values_mut().filter(|s| s.sent < epoch && s.connection.is_up())
+        {
+            let front =
+                front.get_or_insert_with(|| protocol::encode(&self.monitor.update())).clone();
+            let message =
+                Message::new(TrafficClass::Control, Kind::MapUpdate.to_u16(), front, Bytes::new());
             subscriber.connection.send(message);
             subscriber.sent = epoch;
         }
@@ -206,11 +226,14 @@ impl Owner {
             return inbox.push(Event::Resolved { ticket, reply: None });
         };
         let front = protocol::encode(&request);
-        let message = Message::new(TrafficClass::Control, Kind::Resolve.to_u16(), front, Bytes::new());
+        let message =
+            Message::new(TrafficClass::Control, Kind::Resolve.to_u16(), front, Bytes::new());
         self.worker.spawn(async move {
             let reply = match connection.call(message, RESOLVE_DEADLINE).await {
                 Ok(reply) => protocol::decode::<ResolveReply>("resolve reply", &reply.front)
-                    .inspect_err(|error| tracing::warn!(%osd, %error, "answer about a dead session"))
+                    .inspect_err(
+                        |error| tracing::warn!(%osd, %error, "answer about a dead session"),
+                    )
                     .ok(),
                 Err(error) => {
                     tracing::debug!(%osd, %error, "no answer about a dead session");

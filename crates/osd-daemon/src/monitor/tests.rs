@@ -3,10 +3,12 @@
 use super::*;
 use bytes::Bytes;
 use cluster::{ClusterMap, SessionState};
-use messenger::{ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, TrafficClass, Worker};
+use messenger::{
+    ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, TrafficClass, Worker,
+};
 use protocol::monitor::{
-    ClusterStatus, Health, MapUpdate, MonitorReply, MonitorRequest, OsdReport, PgCondition, ResolveReply,
-    ResolveRequest, SessionHolding,
+    ClusterStatus, Health, MapUpdate, MonitorReply, MonitorRequest, OsdReport, PgCondition,
+    ResolveReply, ResolveRequest, SessionHolding,
 };
 use protocol::{Kind, OsdId, Seq, SessionId};
 use std::rc::Rc;
@@ -31,19 +33,29 @@ impl Service for Answers {
         match Kind::from_u16(message.kind) {
             Some(Kind::MapUpdate) => {
                 let update: MapUpdate = protocol::decode("map", &message.front).expect("a map");
-                *self.newest.lock().expect("no panic") = Some(ClusterMap::decode(&update.map).expect("a map"));
+                *self.newest.lock().expect("no panic") =
+                    Some(ClusterMap::decode(&update.map).expect("a map"));
             }
             Some(Kind::Resolve) => {
                 let reply = match protocol::decode("resolve", &message.front).expect("a question") {
                     ResolveRequest::Collect { pgs, .. } => {
-                        let nothing = |(pg, _)| SessionHolding { pg, settled: Seq::default(), held: Vec::new() };
+                        let nothing = |(pg, _)| SessionHolding {
+                            pg,
+                            settled: Seq::default(),
+                            held: Vec::new(),
+                        };
                         ResolveReply::Collected(pgs.into_iter().map(nothing).collect())
                     }
                     ResolveRequest::Decide { cuts, .. } => {
                         ResolveReply::Decided(cuts.into_iter().map(|(pg, ..)| pg).collect())
                     }
                 };
-                connection.reply(&message, Kind::ResolveReply.to_u16(), protocol::encode(&reply), Bytes::new());
+                connection.reply(
+                    &message,
+                    Kind::ResolveReply.to_u16(),
+                    protocol::encode(&reply),
+                    Bytes::new(),
+                );
             }
             Some(Kind::Telemetry | Kind::History) => {
                 assert!(messenger::telemetry::answer(worker, connection, &message))
@@ -58,13 +70,16 @@ impl Peer {
         let newest = Arc::new(Mutex::new(None));
         let for_service = Arc::clone(&newest);
         let to = ConnectConfig::new(addr, ClusterId::default(), "test");
-        let service = move |_: &Worker| -> Rc<dyn Service> { Rc::new(Answers { newest: Arc::clone(&for_service) }) };
+        let service = move |_: &Worker| -> Rc<dyn Service> {
+            Rc::new(Answers { newest: Arc::clone(&for_service) })
+        };
         Peer { connection: handle.connect(0, to, service), newest }
     }
 
     fn call(&self, request: &MonitorRequest) -> MonitorReply {
         let front = protocol::encode(request);
-        let message = Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Bytes::new());
+        let message =
+            Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Bytes::new());
         let reply = block_on(self.connection.call(message, PATIENCE)).expect("an answer");
         assert_eq!(Kind::from_u16(reply.kind), Some(Kind::MonitorReply));
         protocol::decode("reply", &reply.front).expect("a reply")
@@ -73,12 +88,18 @@ impl Peer {
     fn boot(&self, osd: u32) {
         let addr = SocketAddr::from(([127, 0, 0, 1], 9000 + osd as u16));
         let (osd, fsid, host) = (OsdId::new(osd), 100 + u128::from(osd), "here".to_owned());
-        let boot = MonitorRequest::Boot { osd, fsid, addr, cores: 1, lost: false, blank: true, host };
+        let boot =
+            MonitorRequest::Boot { osd, fsid, addr, cores: 1, lost: false, blank: true, host };
         assert!(matches!(self.call(&boot), MonitorReply::Done(_)));
     }
 
     fn heartbeat(&self, osd: u32) {
-        let report = OsdReport { osd: OsdId::new(osd), total_bytes: 300, free_bytes: 200, ..OsdReport::default() };
+        let report = OsdReport {
+            osd: OsdId::new(osd),
+            total_bytes: 300,
+            free_bytes: 200,
+            ..OsdReport::default()
+        };
         assert!(matches!(self.call(&MonitorRequest::Heartbeat { report }), MonitorReply::Done(_)));
     }
 
@@ -99,7 +120,9 @@ impl Peer {
     /// Answers as the in-sync member of all that is proposed.
     fn peer_all(&self, osd: u32) {
         let (map, osd) = (self.map(), OsdId::new(osd));
-        let proposed = |pg: &&protocol::PgId| map.shard_of(**pg, osd).is_some_and(|s| map.pgs[*pg].in_sync.contains(s));
+        let proposed = |pg: &&protocol::PgId| {
+            map.shard_of(**pg, osd).is_some_and(|s| map.pgs[*pg].in_sync.contains(s))
+        };
         let pgs = map.pgs.keys().filter(proposed).map(|pg| (*pg, map.pgs[pg].epoch)).collect();
         assert!(matches!(self.call(&MonitorRequest::Peered { osd, pgs }), MonitorReply::Done(_)));
     }
@@ -110,7 +133,8 @@ fn runtime() -> Runtime {
 }
 
 fn config(dir: &std::path::Path) -> MonitorConfig {
-    let mut config = MonitorConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)), dir.join("monitor"), 3);
+    let mut config =
+        MonitorConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)), dir.join("monitor"), 3);
     config.pool.pg_num = 4;
     config.settings.heartbeat_grace = PATIENCE;
     config.worker = 1;
@@ -142,7 +166,12 @@ fn a_cluster_is_made_served_and_found_again() {
     assert!(watcher.map().pgs.values().all(|pg| !pg.active));
     let osds = whole_cluster(&runtime.handle(), monitor.addr());
     wait_until("the map is pushed", || {
-        watcher.newest.lock().expect("no panic").as_ref().is_some_and(|map| map.pgs.values().all(|pg| pg.active))
+        watcher
+            .newest
+            .lock()
+            .expect("no panic")
+            .as_ref()
+            .is_some_and(|map| map.pgs.values().all(|pg| pg.active))
     });
     (0u32..).zip(&osds).for_each(|(osd, peer)| peer.heartbeat(osd));
     let status = watcher.status();
@@ -163,7 +192,10 @@ fn a_cluster_is_made_served_and_found_again() {
     assert_eq!(monitor.cluster(), cluster);
     let watcher = Peer::connect(&runtime.handle(), monitor.addr());
     assert_eq!(watcher.map(), before, "nothing is forgotten");
-    assert!(matches!(watcher.call(&MonitorRequest::RenewSession { session }), MonitorReply::Done(_)));
+    assert!(matches!(
+        watcher.call(&MonitorRequest::RenewSession { session }),
+        MonitorReply::Done(_)
+    ));
     monitor.stop();
     runtime.shutdown();
 }
@@ -185,7 +217,10 @@ fn a_dead_session_is_fenced_resolved_and_gone() {
     });
     assert_eq!(client.call(&MonitorRequest::RenewSession { session }), MonitorReply::Fenced);
     let after = client.map();
-    assert!(after.pgs.iter().all(|(id, pg)| pg.active && pg.epoch > before.pgs[id].epoch), "every PG has a new epoch");
+    assert!(
+        after.pgs.iter().all(|(id, pg)| pg.active && pg.epoch > before.pgs[id].epoch),
+        "every PG has a new epoch"
+    );
     drop(osds);
     monitor.stop();
     runtime.shutdown();
@@ -204,7 +239,8 @@ fn a_silent_osd_is_marked_down() {
             osds[osd as usize].peer_all(osd);
         });
         let map = osds[0].map();
-        !map.osds[&OsdId::new(2)].up && map.pgs.values().all(|pg| pg.active && pg.in_sync.len() == 2)
+        !map.osds[&OsdId::new(2)].up
+            && map.pgs.values().all(|pg| pg.active && pg.in_sync.len() == 2)
     });
     let status = osds[0].status();
     assert_eq!(status.health, Health::Degraded);
@@ -219,13 +255,17 @@ fn bad_messages_get_an_answer_or_the_door() {
     let monitor = start(config(dir.path()), &runtime.handle()).expect("starts");
     let peer = Peer::connect(&runtime.handle(), monitor.addr());
     let call = |kind: u16| {
-        let message = Message::new(TrafficClass::Control, kind, Bytes::from_static(&[0xff; 9]), Bytes::new());
+        let message =
+            Message::new(TrafficClass::Control, kind, Bytes::from_static(&[0xff; 9]), Bytes::new());
         block_on(peer.connection.call(message, PATIENCE))
     };
     let reply = call(Kind::Monitor.to_u16()).expect("an answer");
     let reply: MonitorReply = protocol::decode("reply", &reply.front).expect("a reply");
     assert!(matches!(reply, MonitorReply::Refused(why) if why.contains("malformed")));
-    assert!(matches!(peer.call(&MonitorRequest::Leave { osd: OsdId::new(9) }), MonitorReply::Refused(_)));
+    assert!(matches!(
+        peer.call(&MonitorRequest::Leave { osd: OsdId::new(9) }),
+        MonitorReply::Refused(_)
+    ));
     call(Kind::Namespace.to_u16()).expect_err("closed");
     Peer::connect(&runtime.handle(), monitor.addr()).status();
     monitor.stop();
@@ -257,18 +297,24 @@ fn a_client_is_asked_over_its_own_connection() {
             _ => Err(protocol::decode::<MonitorReply>("reply", &reply.front).expect("a reply")),
         }
     };
-    let open = |client: &Peer| match client.call(&MonitorRequest::OpenSession { name: "c".into() }) {
+    let open = |client: &Peer| match client.call(&MonitorRequest::OpenSession { name: "c".into() })
+    {
         MonitorReply::Session { session, .. } => session,
         other => panic!("{other:?}"),
     };
     let client = Peer::connect(&clients.handle(), monitor.addr());
     let session = open(&client);
     assert_eq!(ask(session), Ok(2), "the client's workers, whom the operator has none of");
-    let history =
-        Message::new(TrafficClass::Control, Kind::ClientHistory.to_u16(), protocol::encode(&session), Bytes::new());
+    let history = Message::new(
+        TrafficClass::Control,
+        Kind::ClientHistory.to_u16(),
+        protocol::encode(&session),
+        Bytes::new(),
+    );
     let reply = block_on(operator.connection.call(history, PATIENCE)).expect("an answer");
     assert_eq!(Kind::from_u16(reply.kind), Some(Kind::HistoryReply));
-    let history: messenger::HistoryReport = protocol::decode("history", &reply.front).expect("a history");
+    let history: messenger::HistoryReport =
+        protocol::decode("history", &reply.front).expect("a history");
     assert_eq!(history, messenger::HistoryReport::default(), "off");
     // The session goes on over another connection, as after a restart of the monitor.
     client.connection.close();
@@ -276,11 +322,16 @@ fn a_client_is_asked_over_its_own_connection() {
     assert!(matches!(again.call(&MonitorRequest::RenewSession { session }), MonitorReply::Done(_)));
     assert_eq!(ask(session), Ok(2));
     let unknown = ask(SessionId::new(session.get() + 1)).expect_err("nobody has this session");
-    assert!(matches!(&unknown, MonitorReply::Refused(why) if why.contains("not connected")), "{unknown:?}");
+    assert!(
+        matches!(&unknown, MonitorReply::Refused(why) if why.contains("not connected")),
+        "{unknown:?}"
+    );
     // One that answers nothing more keeps the operator waiting for a while only.
-    let silent = clients.handle().connect(0, ConnectConfig::new(monitor.addr(), ClusterId::default(), "mute"), |_| {
-        Rc::new(messenger::NoService)
-    });
+    let silent = clients.handle().connect(
+        0,
+        ConnectConfig::new(monitor.addr(), ClusterId::default(), "mute"),
+        |_| Rc::new(messenger::NoService),
+    );
     let front = protocol::encode(&MonitorRequest::OpenSession { name: "mute".into() });
     let message = Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Bytes::new());
     let reply = block_on(silent.call(message, PATIENCE)).expect("an answer");
@@ -288,6 +339,9 @@ fn a_client_is_asked_over_its_own_connection() {
         panic!("no session");
     };
     let mute = ask(session).expect_err("it does not answer");
-    assert!(matches!(&mute, MonitorReply::Refused(why) if why.contains("nothing came")), "{mute:?}");
+    assert!(
+        matches!(&mute, MonitorReply::Refused(why) if why.contains("nothing came")),
+        "{mute:?}"
+    );
     monitor.stop();
 }

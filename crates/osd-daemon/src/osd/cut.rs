@@ -1,7 +1,8 @@
-//! Answers as if everything were done, right after dispatch: `osd_path_cut = "msgr"`, the LCAM paper's `MsgrTest`.
+//! Answers as if everything were done, right after dispatch: `osd_path_cut = "msgr"`, the LCAM
+//! paper's `MsgrTest`.
 //!
-//! Contract: keeps nothing and asks nobody. Every write is acknowledged as durable at once, every read gives zeros, no
-//! object exists. What is not well formed is refused as elsewhere.
+//! Contract: keeps nothing and asks nobody. Every write is acknowledged as durable at once, every
+//! read gives zeros, no object exists. What is not well formed is refused as elsewhere.
 
 use bytes::Bytes;
 use ec_store::core::{READ_BYTES_MAX, zeros};
@@ -9,8 +10,8 @@ use messenger::{Connection, Message, TrafficClass};
 use protocol::Kind;
 use protocol::recovery::RecoveryReply;
 use protocol::shard::{
-    AckMessage, AttachRequest, ExtentsReply, MarkRequest, ObjectsReply, ReadReply, ReadRequest, ShardHead, StatReply,
-    Status, WriteRequest,
+    AckMessage, AttachRequest, ExtentsReply, MarkRequest, ObjectsReply, ReadReply, ReadRequest,
+    ShardHead, SpaceReply, StatReply, Status, WriteRequest,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -32,26 +33,59 @@ pub(super) fn answer(connection: &Connection, message: &Message) -> Option<()> {
         Kind::Mark => front::<MarkRequest>(message).map(drop)?,
         Kind::Read => {
             let request = question(message)?;
-            let reply = ReadReply { attach: request.head.raw_attach, status: Status::Ok as u8, flags: 0 };
+            let reply =
+                ReadReply { attach: request.head.raw_attach, status: Status::Ok as u8, flags: 0 };
             let data = zeros(request.length.get() as usize);
-            connection.reply(message, Kind::ReadReply.to_u16(), Bytes::copy_from_slice(reply.as_bytes()), data);
+            connection.reply(
+                message,
+                Kind::ReadReply.to_u16(),
+                Bytes::copy_from_slice(reply.as_bytes()),
+                data,
+            );
         }
         Kind::Stat => {
             let attach = question(message)?.head.raw_attach;
             let (logical_end, allocated) = (0.into(), 0.into());
-            let reply = StatReply { attach, logical_end, allocated, status: Status::Ok as u8, flags: 0 };
+            let reply =
+                StatReply { attach, logical_end, allocated, status: Status::Ok as u8, flags: 0 };
             let front = Bytes::copy_from_slice(reply.as_bytes());
             connection.reply(message, Kind::StatReply.to_u16(), front, Bytes::new());
         }
         Kind::Extents => {
             question(message)?;
             let reply = ExtentsReply { status: Status::Ok, data: Vec::new(), more: false };
-            connection.reply(message, Kind::ExtentsReply.to_u16(), protocol::encode(&reply), Bytes::new());
+            connection.reply(
+                message,
+                Kind::ExtentsReply.to_u16(),
+                protocol::encode(&reply),
+                Bytes::new(),
+            );
         }
         Kind::Objects => {
             question(message)?;
-            let reply = ObjectsReply { status: Status::Ok, indexes: Vec::new(), more: false };
-            connection.reply(message, Kind::ObjectsReply.to_u16(), protocol::encode(&reply), Bytes::new());
+            let reply = ObjectsReply {
+                status: Status::Ok,
+                indexes: Vec::new(),
+                taken: Vec::new(),
+                more: false,
+            };
+            connection.reply(
+                message,
+                Kind::ObjectsReply.to_u16(),
+                protocol::encode(&reply),
+                Bytes::new(),
+            );
+        }
+        Kind::Space | Kind::Reserve => {
+            let reply = SpaceReply {
+                attach: question(message)?.head.raw_attach,
+                missing: 0.into(),
+                free: FREE_BYTES.into(),
+                status: Status::Ok as u8,
+                flags: 0,
+            };
+            let front = Bytes::copy_from_slice(reply.as_bytes());
+            connection.reply(message, Kind::SpaceReply.to_u16(), front, Bytes::new());
         }
         Kind::Recovery => {
             let reply = protocol::encode(&RecoveryReply::Refused(Status::NotActive));

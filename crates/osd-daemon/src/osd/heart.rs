@@ -1,8 +1,9 @@
 //! Heartbeats: what keeps this OSD in the cluster, on a thread and a connection of their own.
 //!
-//! Contract: neither busy cores nor a connection full of data delay a heartbeat. What the cores have to say they leave
-//! as signs of life ([`super::shared::Pulse`]); when these stay out, [`super::rhythm`] decides. An OSD whose sync failed
-//! leaves for good, and its next start counts as a loss of power: the kernel may have dropped what it could not write.
+//! Contract: neither busy cores nor a connection full of data delay a heartbeat. What the cores
+//! have to say they leave as signs of life ([`super::shared::Pulse`]); when these stay out,
+//! [`super::rhythm`] decides. An OSD whose sync failed leaves for good, and its next start counts
+//! as a loss of power: the kernel may have dropped what it could not write.
 
 use super::control::Control;
 use super::power::PowerFile;
@@ -10,7 +11,8 @@ use super::resolve;
 use super::rhythm::{self, Rhythm, Signs, Step};
 use super::shared::{AskError, Shared, ask_on};
 use messenger::{
-    CloseReason, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, RuntimeError, Service, Worker,
+    CloseReason, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, RuntimeError, Service,
+    Worker,
 };
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::{ClusterId, Epoch, Kind};
@@ -33,7 +35,11 @@ const RETELL_AFTER: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// When the system gives no thread.
-pub(super) fn start(shared: &Arc<Shared>, cluster: ClusterId, power: Arc<PowerFile>) -> Result<Runtime, RuntimeError> {
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    cluster: ClusterId,
+    power: Arc<PowerFile>,
+) -> Result<Runtime, RuntimeError> {
     let mut config = RuntimeConfig::new(format!("{}-heart", shared.config.id), 1);
     config.blocking_threads_max = 1;
     config.shared_memory = false;
@@ -70,8 +76,11 @@ struct Heart {
 
 impl Heart {
     fn connect(&self) {
-        let to =
-            ConnectConfig::new(self.shared.config.monitor, self.cluster, format!("{} heart", self.shared.config.id));
+        let to = ConnectConfig::new(
+            self.shared.config.monitor,
+            self.cluster,
+            format!("{} heart", self.shared.config.id),
+        );
         let shared = Arc::clone(&self.shared);
         let link = move |_: &Worker| Rc::new(HeartLink { shared }) as Rc<dyn Service>;
         let connection = self.worker.handle().connect(self.worker.index(), to, link);
@@ -79,7 +88,11 @@ impl Heart {
     }
 
     async fn ask(&self, request: &MonitorRequest) -> Result<MonitorReply, AskError> {
-        let call = self.connection.borrow().as_ref().map(|connection| ask_on(connection, request, ANSWER_MAX));
+        let call = self
+            .connection
+            .borrow()
+            .as_ref()
+            .map(|connection| ask_on(connection, request, ANSWER_MAX));
         call.ok_or(AskError::NotConnected)?.await
     }
 
@@ -98,7 +111,9 @@ impl Heart {
                 Step::Beat => behind = self.beat(behind).await,
                 Step::Leave => left = self.leave(&signs).await,
                 Step::Away => {}
-                Step::Silent => tracing::error!(silence = ?signs.silence, "no heartbeat: a core gives no sign of life"),
+                Step::Silent => {
+                    tracing::error!(silence = ?signs.silence, "no heartbeat: a core gives no sign of life")
+                }
                 Step::Return => {
                     left = false;
                     self.come_back();
@@ -109,8 +124,8 @@ impl Heart {
         }
     }
 
-    /// What is seen now. How fast the others sync is asked only while this OSD's disk is slow and it could leave, and beside
-    /// the heartbeats.
+    /// What is seen now. How fast the others sync is asked only while this OSD's disk is slow and
+    /// it could leave, and beside the heartbeats.
     fn signs(self: &Rc<Self>) -> Signs {
         let shared = &self.shared;
         let (slow, spare) = (shared.slow(), shared.is_spare());
@@ -120,10 +135,17 @@ impl Heart {
             self.compare(slow.than);
         }
         let lags = self.lags.get().is_some_and(|(_, lags)| lags);
-        Signs { silence: shared.silence(), sync_stall: shared.sync_stall(), slow_for: slow.lasting, lags, spare }
+        Signs {
+            silence: shared.silence(),
+            sync_stall: shared.sync_stall(),
+            slow_for: slow.lasting,
+            lags,
+            spare,
+        }
     }
 
-    /// Asks whether this OSD takes so many times as long for its syncs as others do. Not, as long as nobody says so.
+    /// Asks whether this OSD takes so many times as long for its syncs as others do. Not, as long
+    /// as nobody says so.
     fn compare(self: &Rc<Self>, than: u64) {
         let now = Instant::now();
         if self.lags.get().is_some_and(|(asked, _)| now.duration_since(asked) < COMPARE_EVERY) {
@@ -137,24 +159,29 @@ impl Heart {
             heart.is_asking.set(false);
             let Ok(MonitorReply::Status(status)) = answer else { return };
             let mine = heart.shared.report().sync_ms;
-            let others = status.osds.iter().filter(|osd| osd.up && osd.id != heart.shared.config.id);
-            heart.lags.set(Some((now, rhythm::lags(than, mine, others.map(|osd| osd.report.sync_ms)))));
+            let others =
+                status.osds.iter().filter(|osd| osd.up && osd.id != heart.shared.config.id);
+            heart
+                .lags
+                .set(Some((now, rhythm::lags(than, mine, others.map(|osd| osd.report.sync_ms)))));
         });
     }
 
-    /// Sends a heartbeat. `behind`: the epoch that the last answer named and this OSD did not know then.
+    /// Sends a heartbeat. `behind`: the epoch that the last answer named and this OSD did not know
+    /// then.
     async fn beat(&self, behind: Option<Epoch>) -> Option<Epoch> {
-        let epoch = match self.ask(&MonitorRequest::Heartbeat { report: self.shared.report() }).await {
-            Ok(MonitorReply::Done(epoch)) => epoch,
-            Ok(other) => {
-                tracing::warn!(?other, "the monitor does not take a heartbeat");
-                return None;
-            }
-            Err(error) => {
-                tracing::debug!(%error, "no answer to a heartbeat");
-                return None;
-            }
-        };
+        let epoch =
+            match self.ask(&MonitorRequest::Heartbeat { report: self.shared.report() }).await {
+                Ok(MonitorReply::Done(epoch)) => epoch,
+                Ok(other) => {
+                    tracing::warn!(?other, "the monitor does not take a heartbeat");
+                    return None;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "no answer to a heartbeat");
+                    return None;
+                }
+            };
         let known = self.shared.map().map_or(Epoch::default(), |map| map.epoch);
         if behind.is_some_and(|behind| behind > known) {
             self.on_control(move |control| control.missed_a_map(epoch));
@@ -199,7 +226,8 @@ impl Heart {
         let noted = self.worker.blocking(move || power.note_lost());
         let mut left = false;
         while !self.shared.is_stopping() && !left {
-            left = matches!(self.ask(&MonitorRequest::Leave { osd }).await, Ok(MonitorReply::Done(_)));
+            left =
+                matches!(self.ask(&MonitorRequest::Leave { osd }).await, Ok(MonitorReply::Done(_)));
             if !left {
                 self.worker.sleep(RETELL_AFTER).await;
             }
@@ -226,7 +254,9 @@ impl Service for HeartLink {
     }
 
     fn on_close(&self, worker: &Worker, connection: &Connection, reason: &CloseReason) {
-        let Some(heart) = worker.local::<Heart>().filter(|_| !self.shared.is_stopping()) else { return };
+        let Some(heart) = worker.local::<Heart>().filter(|_| !self.shared.is_stopping()) else {
+            return;
+        };
         tracing::debug!(%reason, "the heartbeats' connection is lost; the next one makes another");
         let mut current = heart.connection.borrow_mut();
         if current.as_ref().is_some_and(|current| current.id() == connection.id()) {

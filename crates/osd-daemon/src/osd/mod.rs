@@ -1,18 +1,26 @@
 //! The role `osd`: shards of placement groups on one disk, served over the messenger.
 //!
-//! Contract: [`start`] takes the data directory's lock, learns the cluster from the monitor, opens the cores, listens, and
-//! returns when the monitor has taken the OSD in. The role has a messenger runtime of its own: worker i is core i, workers
-//! beyond the cores only serve sockets, and everything of a PG happens on the worker of its core. Until the monitor has answered the boot message no core sees a
-//! map, so that nothing is served in an epoch that does not know of the restart (Rule: BootEpoch).
+//! Contract: [`start`] takes the data directory's lock, learns the cluster from the monitor, opens
+//! the cores, listens, and returns when the monitor has taken the OSD in. The role has a messenger
+//! runtime of its own: worker i is core i, workers beyond the cores only serve sockets, and
+//! everything of a PG happens on the worker of its core. Until the monitor has answered the boot
+//! message no core sees a map, so that nothing is served in an epoch that does not know of the
+//! restart (Rule: BootEpoch).
 //!
-//! A monitor that is away changes nothing: the OSD serves on and reconnects. An OSD that finds itself down in a map boots
-//! again. A core whose disk failed makes the OSD leave the cluster; it serves no more until a restart.
+//! A monitor that is away changes nothing: the OSD serves on and reconnects. An OSD that finds
+//! itself down in a map boots again. A core whose disk failed makes the OSD leave the cluster; it
+//! serves no more until a restart.
 //!
-//! * `control`: maps and the boot message; one task set on worker 0. * `link`: the connection to the monitor.
-//! * `heart`: heartbeats, with a thread and a connection of their own. * `rhythm`: whether they leave.
-//! * `side`: what each core owes the monitor, and the return of its shards; `slots`: how many at a time. * `service`: what peers ask.
-//! * `peers`: connections to other OSDs. * `resolve`: questions about dead sessions. * `power`: was power lost?
-//! * `scrub`: what is scrubbed when, what was found, and what operators ask of it. * `views`: the map as cores need it.
+//! * `control`: maps and the boot message; one task set on worker 0. * `link`: the connection to
+//!   the monitor.
+//! * `heart`: heartbeats, with a thread and a connection of their own. * `rhythm`: whether they
+//!   leave.
+//! * `side`: what each core owes the monitor, and the return of its shards. * `service`: what peers
+//!   ask.
+//! * `peers`: connections to other OSDs. * `resolve`: questions about dead sessions. * `power`: was
+//!   power lost?
+//! * `scrub`: what is scrubbed when, what was found, and what operators ask of it. * `views`: the
+//!   map as cores need it.
 //! * `cut`: answers at once, to measure what the messenger costs.
 
 mod control;
@@ -28,7 +36,6 @@ mod scrub;
 mod service;
 mod shared;
 mod side;
-mod slots;
 #[cfg(test)]
 mod tests;
 mod views;
@@ -40,8 +47,11 @@ use ec_store::core::CoreError;
 use ec_store::fullness::FullRatios;
 use ec_store::pg::shard::PgShard;
 use ec_store::superblock::{DataDir, DataDirError};
+use ec_store::throttle::Throttles;
 use messenger::sync::block_on;
-use messenger::{ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError};
+use messenger::{
+    ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError,
+};
 use placement::threads::{MaxEvents, PlacementConfig};
 use power::{Losses, PowerFile};
 use protocol::monitor::{MonitorReply, MonitorRequest, PathCut};
@@ -84,8 +94,14 @@ pub struct OsdConfig {
     /// Count locks and times. Default true; off only to measure what it costs.
     pub telemetry: bool,
     /// Threads for what waits for the disk, at most. Default 16.
+    pub filestore_op_threads: u16,
+    /// Those of them that scrubs, rebuilding and returning space take at a time; at least one of
+    /// each core. Default 1.
     pub osd_disk_threads: u16,
-    /// Messenger workers; those beyond the cores own no PGs. Default: as many as cores, which is also the least.
+    /// Bounds on what waits to be applied or synced, over all cores, and when write-back begins.
+    pub throttles: Throttles,
+    /// Messenger workers; those beyond the cores own no PGs. Default: as many as cores, which is
+    /// also the least.
     pub ms_workers: u16,
     /// Which workers serve a connection. Default core-affine.
     pub ms_placement: PlacementConfig,
@@ -101,19 +117,24 @@ pub struct OsdConfig {
     pub ms_local_sockets: bool,
     /// Their data goes through shared memory. Default true.
     pub ms_shared_memory: bool,
-    /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
+    /// Time after which a connection that carries nothing is closed until its client sends; `None`,
+    /// the default: never.
     pub ms_idle_timeout: Option<Duration>,
     /// Longest time between syncs of a journal with unsynced records. Default 200 ms.
     pub journal_sync_interval: Duration,
-    /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers wait. Default 512 MiB.
+    /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers
+    /// wait. Default 512 MiB.
     pub journal_bytes_max: u64,
-    /// Bytes of a slot of a fragment, see [`ec_store::fragment::FragmentConfig::fragment_slot_bytes`]. Default 32 KiB.
+    /// Bytes of a slot of a fragment, see
+    /// [`ec_store::fragment::FragmentConfig::fragment_slot_bytes`]. Default 32 KiB.
     pub fragment_slot_bytes: u32,
-    /// Shares of the disk at which it counts as nearly full (default 0.85), too full for backfill (0.90), and full (0.95).
+    /// Shares of the disk at which it counts as nearly full (default 0.85), too full for backfill
+    /// (0.90), and full (0.95).
     pub ratios: FullRatios,
     /// Where journals and fragments are. Default: on disk, in `dir`.
     pub store: StoreConfig,
-    /// How far operations are carried; anything but to their end needs [`StoreConfig::Memory`]. Default: to their end.
+    /// How far operations are carried; anything but to their end needs [`StoreConfig::Memory`].
+    /// Default: to their end.
     pub path_cut: PathCut,
     /// Time between heartbeats. Default 500 ms: a quarter of the monitor's grace.
     pub heartbeat_interval: Duration,
@@ -127,7 +148,8 @@ pub struct OsdConfig {
     pub osd_scrub_min_interval: Duration,
     /// Time between deep scrubs of a PG; zero: only when asked. Default 7 days.
     pub osd_deep_scrub_interval: Duration,
-    /// Bytes that the scrubs which this OSD leads read of each shard in a second, at most. Default 32 MiB.
+    /// Bytes that the scrubs which this OSD leads read of each shard in a second, at most. Default
+    /// 32 MiB.
     pub osd_scrub_bytes_per_sec: u64,
     /// How long a start waits for the monitor before it gives up. Default 30 s.
     pub monitor_wait_max: Duration,
@@ -149,7 +171,9 @@ impl OsdConfig {
             host: "localhost".into(),
             osd_op_threads: 1,
             telemetry: true,
-            osd_disk_threads: 16,
+            filestore_op_threads: 16,
+            osd_disk_threads: 1,
+            throttles: Throttles::default(),
             ms_workers: 0,
             ms_placement: PlacementConfig::default(),
             ms_max_events: MaxEvents::default(),
@@ -184,9 +208,11 @@ impl OsdConfig {
 pub enum StoreConfig {
     /// In files of its directory.
     File,
-    /// In memory, `memstore`: gone when it stops. The directory holds superblock, lock and boot file all the same.
+    /// In memory, `memstore`: gone when it stops. The directory holds superblock, lock and boot
+    /// file all the same.
     Memory {
-        /// What journals and fragments may take together, in bytes; then writers are told that the disk is full.
+        /// What journals and fragments may take together, in bytes; then writers are told that the
+        /// disk is full.
         bytes_max: u64,
     },
 }
@@ -250,7 +276,9 @@ pub enum OsdError {
         dir: PathBuf,
     },
     /// A path that drops what it acknowledges, before data that somebody may want.
-    #[error("osd_path_cut drops acknowledged writes, so it is allowed with osd_objectstore = \"memstore\" only")]
+    #[error(
+        "osd_path_cut drops acknowledged writes, so it is allowed with osd_objectstore = \"memstore\" only"
+    )]
     CutOverDisk,
     /// [`OsdConfig::cancel`] was set.
     #[error("the start was cancelled")]
@@ -260,7 +288,8 @@ pub enum OsdError {
     Died,
 }
 
-/// A running OSD. Dropping it ends it as the death of its process would: nothing is synced, the monitor hears nothing.
+/// A running OSD. Dropping it ends it as the death of its process would: nothing is synced, the
+/// monitor hears nothing.
 pub struct OsdHandle {
     addr: SocketAddr,
     id: OsdId,
@@ -300,13 +329,14 @@ impl OsdHandle {
         self.shared.malformed.load(Ordering::Relaxed)
     }
 
-    /// Its messenger: connections, what each worker does on them, and how they are mapped to workers.
+    /// Its messenger: connections, what each worker does on them, and how they are mapped to
+    /// workers.
     pub fn listener(&self) -> Option<&Listener> {
         self.listener.as_deref()
     }
 
-    /// Stops it: takes nothing more, syncs everything, tells the monitor, frees the directory. For ordinary threads: on
-    /// a worker it would wait for itself.
+    /// Stops it: takes nothing more, syncs everything, tells the monitor, frees the directory. For
+    /// ordinary threads: on a worker it would wait for itself.
     pub fn stop(mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         self.shared.stopping.store(true, Ordering::Release);
@@ -317,7 +347,8 @@ impl OsdHandle {
         let handle = runtime.handle();
         let cores = usize::from(self.shared.config.osd_op_threads);
         let cores: Vec<_> = (0..cores).map(|i| handle.run_on(i, side::stop)).collect();
-        let synced: Vec<bool> = cores.into_iter().map(|done| block_on(done).unwrap_or(false)).collect();
+        let synced: Vec<bool> =
+            cores.into_iter().map(|done| block_on(done).unwrap_or(false)).collect();
         if synced.iter().all(|synced| *synced)
             && let Err(error) = self.power.clean_stop(Losses::default())
         {
@@ -334,7 +365,10 @@ impl OsdHandle {
 
 impl std::fmt::Debug for OsdHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OsdHandle").field("id", &self.id).field("addr", &self.addr).finish_non_exhaustive()
+        f.debug_struct("OsdHandle")
+            .field("id", &self.id)
+            .field("addr", &self.addr)
+            .finish_non_exhaustive()
     }
 }
 
@@ -353,7 +387,8 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     if config.path_cut != PathCut::None && config.store == StoreConfig::File {
         return Err(OsdError::CutOverDisk);
     }
-    // A directory that exists says whose it is: a second holder or another OSD's data show before anyone is asked.
+    // A directory that exists says whose it is: a second holder or another OSD's data show before
+    // anyone is asked.
     let found = match DataDir::peek(&config.dir) {
         Ok(superblock) => Some(DataDir::open(&config.dir, superblock.cluster, config.id)?),
         Err(DataDirError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
@@ -366,7 +401,7 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     runtime.busy_poll = config.ms_busy_poll;
     runtime.shared_memory = config.ms_shared_memory;
     runtime.telemetry = config.telemetry;
-    runtime.blocking_threads_max = usize::from(config.osd_disk_threads).max(1);
+    runtime.blocking_threads_max = usize::from(config.filestore_op_threads).max(1);
     let runtime = Runtime::start(runtime)?;
     let shared = Arc::new(Shared::new(config, runtime.handle()));
     let starting = Starting { shared: Arc::clone(&shared) };
@@ -374,7 +409,8 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     let prepared = found.map(|found| starting.prepare(found)).transpose().map(|dir| held = dir);
     match prepared.and_then(|()| starting.run(&mut held, &runtime)) {
         Ok(Started { addr, listener, heart, power, dir }) => {
-            let (id, listener, runtime, heart) = (shared.config.id, Some(listener), Some(runtime), Some(heart));
+            let (id, listener, runtime, heart) =
+                (shared.config.id, Some(listener), Some(runtime), Some(heart));
             Ok(OsdHandle { addr, id, shared, listener, runtime, heart, power, _dir: dir })
         }
         Err(error) => {
@@ -415,14 +451,21 @@ impl Starting {
     /// `held`: the directory, if it was there; made here if not.
     fn run(&self, held: &mut Option<Arc<DataDir>>, runtime: &Runtime) -> Result<Started, OsdError> {
         let config = &self.shared.config;
-        link::connect(&self.shared, held.as_ref().map_or(ClusterId::new(0), |dir| dir.superblock().cluster));
+        link::connect(
+            &self.shared,
+            held.as_ref().map_or(ClusterId::new(0), |dir| dir.superblock().cluster),
+        );
         let map = self.first_map(held.as_deref())?;
         let dir = match held {
             Some(dir) => Arc::clone(dir),
             None if is_missed(&map, config.id) => {
                 return Err(OsdError::DiskMissing { id: config.id, dir: config.dir.clone() });
             }
-            None => Arc::clone(held.insert(self.prepare(DataDir::open(&config.dir, map.cluster, config.id)?)?)),
+            None => Arc::clone(held.insert(self.prepare(DataDir::open(
+                &config.dir,
+                map.cluster,
+                config.id,
+            )?)?)),
         };
         if dir.superblock().cluster != map.cluster {
             let (theirs, ours) = (dir.superblock().cluster, map.cluster);
@@ -430,12 +473,14 @@ impl Starting {
         }
         let io = |source| OsdError::Io { dir: config.dir.clone(), source };
         let (power, mut losses) =
-            PowerFile::begin(dir.path(), dir.was_created(), self.shared.memory.is_some()).map_err(io)?;
+            PowerFile::begin(dir.path(), dir.was_created(), self.shared.memory.is_some())
+                .map_err(io)?;
         if self.shared.memory.is_none() {
             self.shared.scrub.lock().load(dir.path().join(scrub::FILE));
         }
         if self.open_cores(&dir, map.cluster, runtime)? {
-            // even without a loss of power, as a sector may rot: what the journal drops now, others may count on
+            // even without a loss of power, as a sector may rot: what the journal drops now, others
+            // may count on
             power.note_lost().map_err(io)?;
             losses.lost = true;
         }
@@ -447,12 +492,17 @@ impl Starting {
         // what a write brings is checked, and summed by sector, in one pass
         listen.session.block_crcs = true;
         let for_services = Arc::clone(&self.shared);
-        let listener = runtime.handle().listen(listen, move |worker| service::make(&for_services, worker))?;
+        let listener =
+            runtime.handle().listen(listen, move |worker| service::make(&for_services, worker))?;
         let listener = Arc::new(listener);
         self.shared.set_listener(&listener);
         let addr = listener.local_addr();
         let fsid = dir.superblock().fsid;
-        let identity = Identity { fsid, addr: addresses::advertised(config.advertise, addr), cluster: map.cluster };
+        let identity = Identity {
+            fsid,
+            addr: addresses::advertised(config.advertise, addr),
+            cluster: map.cluster,
+        };
         self.boot(identity, losses)?;
         power.told().map_err(io)?;
         let power = Arc::new(power);
@@ -497,8 +547,14 @@ impl Starting {
         }
     }
 
-    /// Opens every core on its worker. True: the journal of one names bytes that are not on the disk.
-    fn open_cores(&self, dir: &Arc<DataDir>, cluster: ClusterId, runtime: &Runtime) -> Result<bool, OsdError> {
+    /// Opens every core on its worker. True: the journal of one names bytes that are not on the
+    /// disk.
+    fn open_cores(
+        &self,
+        dir: &Arc<DataDir>,
+        cluster: ClusterId,
+        runtime: &Runtime,
+    ) -> Result<bool, OsdError> {
         let handle = runtime.handle();
         let open = |core: u16| {
             let (shared, dir) = (Arc::clone(&self.shared), Arc::clone(dir));
@@ -510,11 +566,13 @@ impl Starting {
             (core, opened)
         };
         let opening: Vec<_> = (0..self.shared.config.osd_op_threads).map(open).collect();
-        let opened: Vec<_> = opening.into_iter().map(|(core, opened)| (core, block_on(opened))).collect();
+        let opened: Vec<_> =
+            opening.into_iter().map(|(core, opened)| (core, block_on(opened))).collect();
         let mut lacks_bytes = false;
         for (core, result) in opened {
             let result = result.map_err(|_| OsdError::Died)?;
-            lacks_bytes |= result.map_err(|source| OsdError::Core { core, source: Box::new(source) })?;
+            lacks_bytes |=
+                result.map_err(|source| OsdError::Core { core, source: Box::new(source) })?;
         }
         Ok(lacks_bytes)
     }
@@ -536,7 +594,9 @@ impl Starting {
                     return block_on(serve).map_err(|_| OsdError::Died);
                 }
                 Ok(MonitorReply::Refused(why)) => return Err(OsdError::Refused(why)),
-                Ok(other) => tracing::warn!(?other, "the monitor gives no answer to a boot message"),
+                Ok(other) => {
+                    tracing::warn!(?other, "the monitor gives no answer to a boot message")
+                }
                 Err(error) => tracing::warn!(%error, "no answer to a boot message"),
             }
             std::thread::sleep(START_POLL);
@@ -544,8 +604,8 @@ impl Starting {
     }
 }
 
-/// Does the cluster know this OSD with a disk that nobody has given up? One that is empty in its place was forgotten to
-/// be mounted, most likely: nothing is made in it.
+/// Does the cluster know this OSD with a disk that nobody has given up? One that is empty in its
+/// place was forgotten to be mounted, most likely: nothing is made in it.
 fn is_missed(map: &ClusterMap, id: OsdId) -> bool {
     map.osds.get(&id).is_some_and(|osd| osd.fsid != 0 && !osd.replace)
 }

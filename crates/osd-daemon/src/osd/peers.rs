@@ -1,8 +1,8 @@
 //! Connections of one core to the cores of other OSDs, for recovery.
 //!
-//! Contract: lives on the core's worker. One connection per (OSD, core of it), made when first used, made anew when the
-//! OSD has another address or the connection was closed for good. A call that fails gives `None`: whoever asks tries
-//! again while it still makes sense.
+//! Contract: lives on the core's worker. One connection per (OSD, core of it), made when first
+//! used, made anew when the OSD has another address or the connection was closed for good. A call
+//! that fails gives `None`: whoever asks tries again while it still makes sense.
 
 use bytes::Bytes;
 use cluster::ClusterMap;
@@ -57,20 +57,29 @@ impl Peers {
         let info = map.osds.get(&osd).filter(|o| o.up)?;
         let (addr, lane) = (info.addr?, pg.core(info.cores.max(1)).get());
         let mut open = self.open.borrow_mut();
-        if let Some(known) = open.get(&(osd, lane)).filter(|c| c.peer() == addr && c.state() != ConnState::Closed) {
+        if let Some(known) =
+            open.get(&(osd, lane)).filter(|c| c.peer() == addr && c.state() != ConnState::Closed)
+        {
             return Some(known.clone());
         }
-        let config = ConnectConfig { lane, ..ConnectConfig::new(addr, self.cluster, self.name.clone()) };
-        let connection = self.worker.handle().connect(self.worker.index(), config, |_| Rc::new(NoService));
+        let config =
+            ConnectConfig { lane, ..ConnectConfig::new(addr, self.cluster, self.name.clone()) };
+        let connection =
+            self.worker.handle().connect(self.worker.index(), config, |_| Rc::new(NoService));
         open.insert((osd, lane), connection.clone());
         Some(connection)
     }
 
     /// Asks the member that holds `shard` of the request's PG.
-    pub async fn ask(&self, shard: ShardIndex, request: &RecoveryRequest) -> Option<(RecoveryReply, Bytes)> {
+    pub async fn ask(
+        &self,
+        shard: ShardIndex,
+        request: &RecoveryRequest,
+    ) -> Option<(RecoveryReply, Bytes)> {
         let connection = self.connection(request.pg, shard)?;
         let front = protocol::encode(request);
-        let message = Message::new(TrafficClass::Background, Kind::Recovery.to_u16(), front, Bytes::new());
+        let message =
+            Message::new(TrafficClass::Background, Kind::Recovery.to_u16(), front, Bytes::new());
         match connection.call(message, ANSWER_MAX).await {
             Ok(reply) => match protocol::decode::<RecoveryReply>("recovery reply", &reply.front) {
                 Ok(answer) => Some((answer, reply.data)),

@@ -1,11 +1,13 @@
 //! Whether what was written before this start, and not synced, is still there.
 //!
-//! Contract: the page cache outlives a process but not the machine's power. The file `boot` in the data directory names
-//! the kernel's boot during which the daemon last ran; another one now means that unsynced writes may be lost, unless
-//! the stop before was clean. What the monitor has to hear is kept in the file until it has heard it, so that a second
-//! crash in between does not swallow it. A file that is missing or cannot be read counts as lost.
+//! Contract: the page cache outlives a process but not the machine's power. The file `boot` in the
+//! data directory names the kernel's boot during which the daemon last ran; another one now means
+//! that unsynced writes may be lost, unless the stop before was clean. What the monitor has to hear
+//! is kept in the file until it has heard it, so that a second crash in between does not swallow
+//! it. A file that is missing or cannot be read counts as lost.
 //!
-//! The file is text, `key=value` lines, written atomically: `boot_id`, and 0 or 1 for `clean`, `lost`, `blank`.
+//! The file is text, `key=value` lines, written atomically: `boot_id`, and 0 or 1 for `clean`,
+//! `lost`, `blank`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,8 +41,8 @@ struct Flags {
 }
 
 impl PowerFile {
-    /// Compares the last start with this one and notes this one, durably. `created`: the directory was made just now;
-    /// `is_volatile`: its data is in memory.
+    /// Compares the last start with this one and notes this one, durably. `created`: the directory
+    /// was made just now; `is_volatile`: its data is in memory.
     ///
     /// # Errors
     /// Those of reading the kernel's boot id and of writing the file.
@@ -49,7 +51,12 @@ impl PowerFile {
         Self::begin_as(dir, created, is_volatile, boot_id)
     }
 
-    fn begin_as(dir: &Path, created: bool, is_volatile: bool, boot_id: String) -> io::Result<(PowerFile, Losses)> {
+    fn begin_as(
+        dir: &Path,
+        created: bool,
+        is_volatile: bool,
+        boot_id: String,
+    ) -> io::Result<(PowerFile, Losses)> {
         let path = dir.join("boot");
         let losses = if created || is_volatile {
             Losses { lost: false, blank: true }
@@ -70,7 +77,8 @@ impl PowerFile {
         self.write(Flags::default())
     }
 
-    /// Everything is synced, and nothing more is written. `told`: the monitor has heard of the losses.
+    /// Everything is synced, and nothing more is written. `told`: the monitor has heard of the
+    /// losses.
     ///
     /// # Errors
     /// Those of writing the file.
@@ -78,9 +86,9 @@ impl PowerFile {
         self.write(Flags { clean: true, lost: untold.lost, blank: untold.blank })
     }
 
-    /// A sync has failed: the kernel may have dropped what it could not write, and would not say so again. Or the journal
-    /// names bytes that are not on the disk. This start, until the monitor has heard of it, or else the next one counts as
-    /// one after a loss of power.
+    /// A sync has failed: the kernel may have dropped what it could not write, and would not say so
+    /// again. Or the journal names bytes that are not on the disk. This start, until the monitor
+    /// has heard of it, or else the next one counts as one after a loss of power.
     ///
     /// # Errors
     /// Those of writing the file.
@@ -154,7 +162,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let blank = Losses { lost: false, blank: true };
         for _ in 0..2 {
-            let (file, losses) = PowerFile::begin_as(dir.path(), false, true, "a".into()).expect("written");
+            let (file, losses) =
+                PowerFile::begin_as(dir.path(), false, true, "a".into()).expect("written");
             assert_eq!(losses, blank);
             file.told().expect("written");
             file.clean_stop(Losses::default()).expect("written");

@@ -1,7 +1,7 @@
 //! The monitor's questions about dead sessions, put to the cores that own the PGs.
 //!
-//! Contract: every core is asked at once, and its answer counts whether or not others can answer. PGs that are not
-//! answered for are asked about again by the monitor.
+//! Contract: every core is asked at once, and its answer counts whether or not others can answer.
+//! PGs that are not answered for are asked about again by the monitor.
 
 use super::shared::Shared;
 use super::side::Side;
@@ -13,7 +13,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Takes a question as it arrived, on any worker.
-pub(super) fn on_question(worker: &Worker, shared: &Arc<Shared>, connection: &Connection, message: &Message) {
+pub(super) fn on_question(
+    worker: &Worker,
+    shared: &Arc<Shared>,
+    connection: &Connection,
+    message: &Message,
+) {
     match protocol::decode("question about a dead session", &message.front) {
         Ok(request) => answer(worker, shared, connection.clone(), message.reply_to(), request),
         Err(error) => tracing::error!(%error, "question dropped"),
@@ -21,7 +26,13 @@ pub(super) fn on_question(worker: &Worker, shared: &Arc<Shared>, connection: &Co
 }
 
 /// Answers when all cores have.
-fn answer(worker: &Worker, shared: &Arc<Shared>, connection: Connection, reply_to: ReplyTo, request: ResolveRequest) {
+fn answer(
+    worker: &Worker,
+    shared: &Arc<Shared>,
+    connection: Connection,
+    reply_to: ReplyTo,
+    request: ResolveRequest,
+) {
     let parts = split(request, shared.config.osd_op_threads);
     let ask = |(core, part): (u16, ResolveRequest)| {
         let work = move |worker: Worker| async move { ask_core(&worker, part).await };
@@ -34,7 +45,10 @@ fn answer(worker: &Worker, shared: &Arc<Shared>, connection: Connection, reply_t
             merged = merge(merged, answer.await.unwrap_or(ResolveReply::NotYet));
         }
         let front = protocol::encode(&merged);
-        connection.reply_to(reply_to, Message::new(reply_to.class, Kind::ResolveReply.to_u16(), front, Bytes::new()));
+        connection.reply_to(
+            reply_to,
+            Message::new(reply_to.class, Kind::ResolveReply.to_u16(), front, Bytes::new()),
+        );
     });
 }
 
@@ -111,7 +125,8 @@ mod tests {
         for (core, part) in parts {
             let ResolveRequest::Decide { cuts, .. } = part else { panic!("a decision stays one") };
             assert!(cuts.iter().all(|(pg, ..)| pg.core(2).get() == core));
-            merged = merge(merged, ResolveReply::Decided(cuts.iter().map(|(pg, ..)| *pg).collect()));
+            merged =
+                merge(merged, ResolveReply::Decided(cuts.iter().map(|(pg, ..)| *pg).collect()));
             merged = merge(merged, ResolveReply::NotYet);
         }
         let ResolveReply::Decided(mut pgs) = merged else { panic!("{merged:?}") };

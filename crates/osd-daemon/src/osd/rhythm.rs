@@ -1,26 +1,30 @@
 //! Whether an OSD's next heartbeat leaves, decided without clock and I/O.
 //!
-//! Contract: a core that stands still (a disk that takes seconds for a write holds its thread) takes the OSD out of the
-//! cluster after [`STUCK_MAX`], if the others can go on without it: then clients wait for that long and no longer. So does a
-//! disk whose syncs are late, for which only fsyncs wait, if the others' are not. It returns by itself once all its cores
-//! have moved for a while, longer each time, so that a disk that is slow again and again is not in again and again. If the
-//! others cannot go on, nothing is won by leaving, and it stays until it is dead for all purposes ([`SILENCE_MAX`]). A
-//! process that stood still as a whole (SIGSTOP, a machine without time for it) blames no disk.
+//! Contract: a core that stands still (a disk that takes seconds for a write holds its thread)
+//! takes the OSD out of the cluster after [`STUCK_MAX`], if the others can go on without it: then
+//! clients wait for that long and no longer. So does a disk whose syncs are late, for which only
+//! fsyncs wait, if the others' are not. It returns by itself once all its cores have moved for a
+//! while, longer each time, so that a disk that is slow again and again is not in again and again.
+//! If the others cannot go on, nothing is won by leaving, and it stays until it is dead for all
+//! purposes ([`SILENCE_MAX`]). A process that stood still as a whole (SIGSTOP, a machine without
+//! time for it) blames no disk.
 //!
-//! **Late syncs.** A disk that takes seconds for every sync never stands still for long, and would hold up every fsync
-//! for ever. The length of a sync alone says little, for a disk that is well is busy for seconds with what was written in
-//! seconds: it may take longer by what it has to do ([`allowed`]). And what load explains, be it that of somebody else on the
-//! same disk, the others have as well: an OSD leaves only if most of them sync much faster ([`lags`]): [`MUCH`] times as fast
-//! where one sync is late, twice where the one before was late too, or where it has lasted for the grace once more. One that
-//! does not end takes its OSD out after [`SYNC_STUCK_MAX`], however fast the others are.
+//! **Late syncs.** A disk that takes seconds for every sync never stands still for long, and would
+//! hold up every fsync for ever. The length of a sync alone says little, for a disk that is well is
+//! busy for seconds with what was written in seconds: it may take longer by what it has to do
+//! ([`allowed`]). And what load explains, be it that of somebody else on the same disk, the others
+//! have as well: an OSD leaves only if most of them sync much faster ([`lags`]): [`MUCH`] times as
+//! fast where one sync is late, twice where the one before was late too, or where it has lasted for
+//! the grace once more. One that does not end takes its OSD out after [`SYNC_STUCK_MAX`], however
+//! fast the others are.
 
 use ec_store::core::SyncSeen;
 use std::time::{Duration, Instant};
 
 /// A core without a sign of life for so long is stuck: the grace that a silent OSD has.
 const STUCK_MAX: Duration = Duration::from_secs(2);
-/// A disk that has not ended the sync of a single file for so long is stuck. Longer: one that is only busy writes back in a
-/// sync what it took in seconds.
+/// A disk that has not ended the sync of a single file for so long is stuck. Longer: one that is
+/// only busy writes back in a sync what it took in seconds.
 const SYNC_STUCK_MAX: Duration = Duration::from_secs(5);
 /// What a disk that is well writes at least, in bytes per second, when it is told to sync.
 const SYNC_RATE: u64 = 64 << 20;
@@ -30,15 +34,18 @@ const SYNC_FILE: Duration = Duration::from_millis(100);
 const ROW_MAX: Duration = Duration::from_secs(20);
 /// Slow syncs that ended so long ago say nothing of now. Longer than between two heartbeats.
 const ROW_FRESH: Duration = Duration::from_secs(3);
-/// How many times as fast the others must sync, at least, where one late sync is all that speaks against a disk.
+/// How many times as fast the others must sync, at least, where one late sync is all that speaks
+/// against a disk.
 const MUCH: u64 = 4;
 /// And where there is more.
 const MORE: u64 = 2;
 /// What others are told of syncs goes so far back.
 const LATE: Duration = Duration::from_secs(10);
-/// A core silent for so long takes its OSD down whether the others can go on or not. Long, since its PGs then wait.
+/// A core silent for so long takes its OSD down whether the others can go on or not. Long, since
+/// its PGs then wait.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Steps further apart than this mean that this process stood still; then cores get [`STUCK_MAX`] anew.
+/// Steps further apart than this mean that this process stood still; then cores get [`STUCK_MAX`]
+/// anew.
 const STALL_MIN: Duration = Duration::from_secs(1);
 /// How long all cores must have moved before the first return; doubles with each time away.
 const REST: Duration = Duration::from_secs(2);
@@ -89,14 +96,21 @@ impl Signs {
     /// What of them fell into the last `running`.
     fn within(self, running: Duration) -> Signs {
         let slow_for = if self.slow_for < running { self.slow_for } else { Duration::ZERO };
-        Signs { silence: self.silence.min(running), sync_stall: self.sync_stall.min(running), slow_for, ..self }
+        Signs {
+            silence: self.silence.min(running),
+            sync_stall: self.sync_stall.min(running),
+            slow_for,
+            ..self
+        }
     }
 }
 
 /// What a sync may take: the grace, and what its files and bytes explain.
 fn allowed(sync: &SyncSeen) -> Duration {
     let files = u32::try_from(sync.files.saturating_sub(1)).unwrap_or(u32::MAX);
-    STUCK_MAX + SYNC_FILE.saturating_mul(files) + Duration::from_millis(sync.bytes.saturating_mul(1_000) / SYNC_RATE)
+    STUCK_MAX
+        + SYNC_FILE.saturating_mul(files)
+        + Duration::from_millis(sync.bytes.saturating_mul(1_000) / SYNC_RATE)
 }
 
 /// Syncs of a core that took longer than is [`allowed`].
@@ -108,12 +122,13 @@ pub(super) struct Slow {
     pub than: u64,
 }
 
-/// How slow the syncs of a core are, given the last two: since the first began, if both were late, else since the last did.
-/// That need not have ended.
+/// How slow the syncs of a core are, given the last two: since the first began, if both were late,
+/// else since the last did. That need not have ended.
 pub(super) fn slow(syncs: &[Option<SyncSeen>; 2], now: Instant) -> Slow {
     let [first, Some(last)] = syncs else { return Slow::default() };
     let is_fresh = last.ended.is_none_or(|at| now.saturating_duration_since(at) <= ROW_FRESH);
-    let late_by = |sync: &SyncSeen| sync.took(now).checked_sub(allowed(sync)).filter(|late| !late.is_zero());
+    let late_by =
+        |sync: &SyncSeen| sync.took(now).checked_sub(allowed(sync)).filter(|late| !late.is_zero());
     let Some(late) = late_by(last).filter(|_| is_fresh) else { return Slow::default() };
     let since = |sync: &SyncSeen| now.saturating_duration_since(sync.began);
     match first.filter(|first| late_by(first).is_some() && since(first) <= ROW_MAX) {
@@ -124,12 +139,13 @@ pub(super) fn slow(syncs: &[Option<SyncSeen>; 2], now: Instant) -> Slow {
 
 /// The longest of a core's last two syncs, if it is not long ago.
 pub(super) fn longest_of_late(syncs: &[Option<SyncSeen>; 2], now: Instant) -> Duration {
-    let of_late = |sync: &&SyncSeen| sync.ended.is_none_or(|at| now.saturating_duration_since(at) <= LATE);
+    let of_late =
+        |sync: &&SyncSeen| sync.ended.is_none_or(|at| now.saturating_duration_since(at) <= LATE);
     syncs.iter().flatten().filter(of_late).map(|sync| sync.took(now)).max().unwrap_or_default()
 }
 
-/// Do most of the others sync so many times as fast, at least? Given the longest sync of late of each; 0: none, so it says
-/// nothing.
+/// Do most of the others sync so many times as fast, at least? Given the longest sync of late of
+/// each; 0: none, so it says nothing.
 pub(super) fn lags(than: u64, mine_ms: u64, others_ms: impl Iterator<Item = u64>) -> bool {
     let (mut others, mut faster) = (0, 0);
     for other_ms in others_ms.filter(|other_ms| *other_ms > 0) {
@@ -216,9 +232,16 @@ mod tests {
     }
 
     /// Two syncs of a core, each as (began, ended), in milliseconds.
-    fn syncs(begin: Instant, times: [(u64, Option<u64>); 2], files: usize, bytes: u64) -> [Option<SyncSeen>; 2] {
+    fn syncs(
+        begin: Instant,
+        times: [(u64, Option<u64>); 2],
+        files: usize,
+        bytes: u64,
+    ) -> [Option<SyncSeen>; 2] {
         let at = |millis| begin + Duration::from_millis(millis);
-        times.map(|(began, ended)| Some(SyncSeen { began: at(began), ended: ended.map(at), files, bytes }))
+        times.map(|(began, ended)| {
+            Some(SyncSeen { began: at(began), ended: ended.map(at), files, bytes })
+        })
     }
 
     /// Steps twice a second; silence as given for each.
@@ -238,7 +261,8 @@ mod tests {
         let mut now = Instant::now();
         let mut rhythm = Rhythm::new(now);
         let steps = run(&mut rhythm, &mut now, &[0, 900, 2_100, 2_600, 0, 0, 0, 0, 0], true);
-        let out = [Step::Leave, Step::Away, Step::Away, Step::Away, Step::Away, Step::Return, Step::Beat];
+        let out =
+            [Step::Leave, Step::Away, Step::Away, Step::Away, Step::Away, Step::Return, Step::Beat];
         assert_eq!(steps[2..], out);
         assert_eq!(steps[..2], [Step::Beat; 2]);
     }
@@ -250,7 +274,10 @@ mod tests {
         let mut away = || {
             let mut silences = vec![0; 600];
             silences[0] = 3_000;
-            run(&mut rhythm, &mut now, &silences, true).iter().filter(|step| **step == Step::Away).count()
+            run(&mut rhythm, &mut now, &silences, true)
+                .iter()
+                .filter(|step| **step == Step::Away)
+                .count()
         };
         let times = [away(), away(), away()];
         assert!(times[0] < times[1] && times[1] < times[2], "{times:?}");
@@ -304,7 +331,11 @@ mod tests {
             now += EVERY;
             rhythm.step(now, syncing(millis), left)
         };
-        assert_eq!([step(0, false), step(4_900, false)], [Step::Beat; 2], "one that is only slow does not");
+        assert_eq!(
+            [step(0, false), step(4_900, false)],
+            [Step::Beat; 2],
+            "one that is only slow does not"
+        );
         assert_eq!(step(5_100, false), Step::Leave);
         assert_eq!([step(60_000, true), step(0, true)], [Step::Away; 2]);
         // the process stands still in the middle of a sync
@@ -324,13 +355,25 @@ mod tests {
             (slow.lasting.as_millis(), slow.than)
         };
         assert_eq!(slow_at(6_100, [(0, Some(3_000)), (3_050, Some(6_050))]), (6_100, MORE));
-        assert_eq!(slow_at(5_200, [(0, Some(3_000)), (3_050, None)]), (5_200, MORE), "the second need not end");
+        assert_eq!(
+            slow_at(5_200, [(0, Some(3_000)), (3_050, None)]),
+            (5_200, MORE),
+            "the second need not end"
+        );
         assert_eq!(slow_at(5_000, [(0, Some(3_000)), (3_050, None)]), (0, 0), "not slow yet");
         assert_eq!(slow_at(3_200, [(0, Some(3_000)), (3_050, Some(3_100))]), (0, 0), "well again");
         assert_eq!(slow_at(5_900, [(0, Some(1_900)), (2_000, None)]), (3_900, MUCH), "it alone");
-        assert_eq!(slow_at(6_100, [(0, Some(1_900)), (2_000, None)]), (4_100, MORE), "as long as two");
+        assert_eq!(
+            slow_at(6_100, [(0, Some(1_900)), (2_000, None)]),
+            (4_100, MORE),
+            "as long as two"
+        );
         assert_eq!(slow_at(9_100, [(0, Some(3_000)), (3_050, Some(6_050))]), (0, 0), "over");
-        assert_eq!(slow_at(43_100, [(0, Some(3_000)), (40_000, Some(43_050))]), (3_100, MUCH), "far apart");
+        assert_eq!(
+            slow_at(43_100, [(0, Some(3_000)), (40_000, Some(43_050))]),
+            (3_100, MUCH),
+            "far apart"
+        );
         assert_eq!(slow(&[None; 2], begin), Slow::default());
     }
 
@@ -338,11 +381,15 @@ mod tests {
     fn what_a_sync_has_to_do_explains_its_length() {
         let begin = Instant::now();
         let now = begin + Duration::from_secs(8);
-        let both =
-            |files, bytes| slow(&syncs(begin, [(0, Some(4_000)), (4_000, Some(8_000))], files, bytes), now).lasting;
+        let both = |files, bytes| {
+            slow(&syncs(begin, [(0, Some(4_000)), (4_000, Some(8_000))], files, bytes), now).lasting
+        };
         assert!(!both(1, 0).is_zero());
         assert!(!both(10, 32 << 20).is_zero(), "a little more");
-        assert!(both(1, 200 << 20).is_zero(), "a disk that is busy with what was written in seconds");
+        assert!(
+            both(1, 200 << 20).is_zero(),
+            "a disk that is busy with what was written in seconds"
+        );
         assert!(both(100, 0).is_zero(), "a trim");
         assert!(both(usize::MAX, u64::MAX).is_zero());
     }
@@ -351,7 +398,8 @@ mod tests {
     fn what_is_told_of_syncs_is_of_late() {
         let begin = Instant::now();
         let seen = syncs(begin, [(0, Some(3_000)), (3_050, Some(3_150))], 1, 0);
-        let longest = |seconds| longest_of_late(&seen, begin + Duration::from_secs(seconds)).as_millis();
+        let longest =
+            |seconds| longest_of_late(&seen, begin + Duration::from_secs(seconds)).as_millis();
         assert_eq!([longest(4), longest(13), longest(14)], [3_000, 3_000, 0]);
         assert_eq!(longest_of_late(&[None; 2], begin), Duration::ZERO);
     }
@@ -360,11 +408,17 @@ mod tests {
     fn only_one_that_is_slower_than_most_lags() {
         let lags = |mine, others: &[u64]| super::lags(MORE, mine, others.iter().copied());
         assert!(lags(3_000, &[20, 1]) && lags(3_000, &[20, 2_900, 100]));
-        assert!(!lags(3_000, &[2_500, 2_900, 0, 0, 0]), "those that have nothing to sync do not count");
+        assert!(
+            !lags(3_000, &[2_500, 2_900, 0, 0, 0]),
+            "those that have nothing to sync do not count"
+        );
         assert!(!lags(3_000, &[2_500, 20]), "not most");
         assert!(!lags(3_000, &[2_500, 2_900]), "a disk for all");
         assert!(!lags(3_000, &[]), "nobody to compare with");
-        assert!(lags(2_100, &[900, 1]) && !super::lags(MUCH, 2_100, [900, 1].into_iter()), "faster, but not much");
+        assert!(
+            lags(2_100, &[900, 1]) && !super::lags(MUCH, 2_100, [900, 1].into_iter()),
+            "faster, but not much"
+        );
     }
 
     #[test]
@@ -376,7 +430,11 @@ mod tests {
             rhythm.step(now, signs, left)
         };
         assert_eq!(step(Signs { lags: false, ..late(6_000) }, false), Step::Beat, "all are slow");
-        assert_eq!(step(Signs { spare: false, ..late(6_000) }, false), Step::Beat, "the others need it");
+        assert_eq!(
+            step(Signs { spare: false, ..late(6_000) }, false),
+            Step::Beat,
+            "the others need it"
+        );
         assert_eq!(step(late(6_000), false), Step::Leave);
         // away: nobody is asked any more how fast the others are
         assert_eq!(step(Signs { lags: false, ..late(7_000) }, true), Step::Away);

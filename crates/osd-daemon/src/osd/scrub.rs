@@ -1,9 +1,10 @@
 //! What is scrubbed when, what was found, and what operators ask of it.
 //!
-//! Contract: one [`Board`] for all cores of an OSD, so that it leads one scrub at a time. What was asked for goes first,
-//! then PGs with findings from before a restart, then those whose interval is over, the oldest first. Scheduled scrubs
-//! wait for their PG to be clean. Times and findings are kept in the file [`FILE`] of the data directory, written after
-//! every scrub; without it, or when it is damaged, intervals begin anew and findings are found again.
+//! Contract: one [`Board`] for all cores of an OSD, so that it leads one scrub at a time. What was
+//! asked for goes first, then PGs with findings from before a restart, then those whose interval is
+//! over, the oldest first. Scheduled scrubs wait for their PG to be clean. Times and findings are
+//! kept in the file [`FILE`] of the data directory, written after every scrub; without it, or when
+//! it is damaged, intervals begin anew and findings are found again.
 //!
 //! The file: CRC32C of the rest (4 bytes, little-endian), then [`Saved`] in postcard.
 
@@ -14,7 +15,8 @@ use cluster::ClusterMap;
 use ec_store::core::scrub::{Finding, Scrubbed};
 use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use protocol::scrub::{
-    FINDINGS_REPORTED_MAX, PgScrub, ScrubFinding, ScrubReply, ScrubReport, ScrubRequest, ScrubStatus, ScrubTotals,
+    FINDINGS_REPORTED_MAX, PgScrub, ScrubFinding, ScrubReply, ScrubReport, ScrubRequest,
+    ScrubStatus, ScrubTotals,
 };
 use protocol::{Kind, ObjectId, OsdId, PgId, ShardIndex};
 use serde::{Deserialize, Serialize};
@@ -52,7 +54,8 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// What a clock that was ahead has noted says nothing, and must not keep the PG from being scrubbed until then.
+    /// What a clock that was ahead has noted says nothing, and must not keep the PG from being
+    /// scrubbed until then.
     fn forget_the_future(&mut self, now: u64) {
         self.since_secs = self.since_secs.min(now);
         for secs in [&mut self.at.light_secs, &mut self.at.deep_secs] {
@@ -77,7 +80,8 @@ pub(super) struct Board {
     /// PGs with findings from before the restart.
     recheck: BTreeSet<PgId>,
     running: Option<PgId>,
-    /// The running one was asked for; true: deep. Who asks while it runs gets another one: it began before.
+    /// The running one was asked for; true: deep. Who asks while it runs gets another one: it began
+    /// before.
     serves: Option<bool>,
     stamps: BTreeMap<PgId, Stamp>,
     findings: BTreeMap<(PgId, ObjectId), ScrubFinding>,
@@ -105,18 +109,23 @@ impl Board {
         }
     }
 
-    /// The next PG to scrub among a core's, and whether deeply; it counts as running. None while another one does.
-    /// `light`, `deep`: intervals in seconds; 0: only when asked.
-    pub fn next(&mut self, mine: &[(PgId, Lead)], now: u64, light: u64, deep: u64) -> Option<(PgId, bool)> {
+    /// The next PG to scrub among a core's, and whether deeply; it counts as running. None while
+    /// another one does. `light`, `deep`: intervals in seconds; 0: only when asked.
+    pub fn next(
+        &mut self,
+        mine: &[(PgId, Lead)],
+        now: u64,
+        light: u64,
+        deep: u64,
+    ) -> Option<(PgId, bool)> {
         self.stamps.values_mut().for_each(|stamp| stamp.forget_the_future(now));
         for (pg, lead) in mine {
             match lead {
                 Lead::No => drop(self.requested.remove(pg)),
-                _ => drop(
-                    self.stamps
-                        .entry(*pg)
-                        .or_insert_with(|| Stamp { at: PgScrub { pg: *pg, ..PgScrub::default() }, since_secs: now }),
-                ),
+                _ => drop(self.stamps.entry(*pg).or_insert_with(|| Stamp {
+                    at: PgScrub { pg: *pg, ..PgScrub::default() },
+                    since_secs: now,
+                })),
             }
         }
         if self.running.is_some() {
@@ -145,7 +154,14 @@ impl Board {
     }
 
     /// The scrub has ended; `None`: it came to nothing and is tried again.
-    pub fn finish(&mut self, pg: PgId, deep: bool, acting: &[OsdId], scrubbed: Option<&Scrubbed>, now: u64) {
+    pub fn finish(
+        &mut self,
+        pg: PgId,
+        deep: bool,
+        acting: &[OsdId],
+        scrubbed: Option<&Scrubbed>,
+        now: u64,
+    ) {
         self.running = None;
         let served = self.serves.take();
         let Some(scrubbed) = scrubbed else {
@@ -155,8 +171,10 @@ impl Board {
             return;
         };
         self.totals.add(scrubbed.totals);
-        let stamp =
-            self.stamps.entry(pg).or_insert(Stamp { at: PgScrub { pg, ..PgScrub::default() }, since_secs: now });
+        let stamp = self
+            .stamps
+            .entry(pg)
+            .or_insert(Stamp { at: PgScrub { pg, ..PgScrub::default() }, since_secs: now });
         stamp.at.light_secs = now;
         if deep {
             stamp.at.deep_secs = now;
@@ -165,8 +183,12 @@ impl Board {
         }
         for Finding { object, range, wrong } in scrubbed.findings.iter().cloned() {
             if self.findings.len() < FINDINGS_MAX {
-                let (acting, offset, length) = (acting.to_vec(), range.start, range.end - range.start);
-                self.findings.insert((pg, object), ScrubFinding { pg, object, acting, offset, length, wrong });
+                let (acting, offset, length) =
+                    (acting.to_vec(), range.start, range.end - range.start);
+                self.findings.insert(
+                    (pg, object),
+                    ScrubFinding { pg, object, acting, offset, length, wrong },
+                );
             }
         }
     }
@@ -190,7 +212,12 @@ impl Board {
     pub fn status(&self) -> ScrubStatus {
         ScrubStatus {
             running: self.running,
-            waiting: self.requested.keys().filter(|pg| self.running != Some(**pg)).copied().collect(),
+            waiting: self
+                .requested
+                .keys()
+                .filter(|pg| self.running != Some(**pg))
+                .copied()
+                .collect(),
             pgs: self.stamps.values().map(|stamp| stamp.at).collect(),
             findings: self.findings.values().cloned().collect(),
             totals: self.totals,
@@ -222,14 +249,16 @@ fn now_secs() -> u64 {
 /// Scrubs a core's PGs for as long as the OSD runs.
 pub(super) async fn run(side: Rc<Side>) {
     let shared = Arc::clone(&side.shared);
-    let (light, deep) = (shared.config.osd_scrub_min_interval, shared.config.osd_deep_scrub_interval);
+    let (light, deep) =
+        (shared.config.osd_scrub_min_interval, shared.config.osd_deep_scrub_interval);
     while !shared.is_stopping() {
         let lead = |pg: PgId| match (side.core.leads(pg, true), side.core.leads(pg, false)) {
             (true, _) => Lead::Clean,
             (_, true) => Lead::Degraded,
             _ => Lead::No,
         };
-        let mine: Vec<(PgId, Lead)> = side.core.pgs().into_iter().map(|pg| (pg, lead(pg))).collect();
+        let mine: Vec<(PgId, Lead)> =
+            side.core.pgs().into_iter().map(|pg| (pg, lead(pg))).collect();
         let next = shared.scrub.lock().next(&mine, now_secs(), light.as_secs(), deep.as_secs());
         let Some((pg, deep)) = next else {
             side.worker.sleep(POLL).await;
@@ -257,12 +286,17 @@ async fn save(side: &Side) {
 
 /// The OSDs of a PG, by shard.
 fn acting(shared: &Shared, pg: PgId) -> Vec<OsdId> {
-    shared.map().and_then(|map| map.pgs.get(&pg).map(|info| info.acting.clone())).unwrap_or_default()
+    shared
+        .map()
+        .and_then(|map| map.pgs.get(&pg).map(|info| info.acting.clone()))
+        .unwrap_or_default()
 }
 
 /// The PGs whose lowest in-sync shard an OSD holds.
 fn led(map: &ClusterMap, osd: OsdId) -> Vec<PgId> {
-    let leads = |pg: PgId| map.pgs[&pg].in_sync.iter().next().and_then(|shard| map.osd_of(pg, shard)) == Some(osd);
+    let leads = |pg: PgId| {
+        map.pgs[&pg].in_sync.iter().next().and_then(|shard| map.osd_of(pg, shard)) == Some(osd)
+    };
     map.pgs.iter().filter(|(pg, info)| info.active && leads(**pg)).map(|(pg, _)| *pg).collect()
 }
 
@@ -276,7 +310,9 @@ pub(super) fn answer(
 ) {
     let to = message.reply_to();
     match request {
-        ScrubRequest::Status => reply(connection, to, &ScrubReply::Status(shared.scrub.lock().status())),
+        ScrubRequest::Status => {
+            reply(connection, to, &ScrubReply::Status(shared.scrub.lock().status()))
+        }
         ScrubRequest::Start { pg, deep } => {
             let mut pgs = shared.map().map_or_else(Vec::new, |map| led(&map, shared.config.id));
             pgs.retain(|of| pg.is_none_or(|pg| pg == *of));
@@ -310,13 +346,20 @@ async fn repair(side: &Side, pg: PgId, object: ObjectId, shard: ShardIndex) -> S
             save(side).await;
             ScrubReply::Repaired
         }
-        Some(Some(_)) => ScrubReply::Refused(format!("{object} still does not match: see the log of the osds")),
+        Some(Some(_)) => {
+            ScrubReply::Refused(format!("{object} still does not match: see the log of the osds"))
+        }
         None => ScrubReply::Refused("the placement group changed meanwhile: try again".into()),
     }
 }
 
 fn reply(connection: &Connection, to: ReplyTo, reply: &ScrubReply) {
-    let message = Message::new(TrafficClass::Control, Kind::ScrubReply.to_u16(), protocol::encode(reply), Bytes::new());
+    let message = Message::new(
+        TrafficClass::Control,
+        Kind::ScrubReply.to_u16(),
+        protocol::encode(reply),
+        Bytes::new(),
+    );
     connection.reply_to(to, message);
 }
 
@@ -331,15 +374,25 @@ mod tests {
 
     fn scrubbed(findings: &[u64]) -> Scrubbed {
         let object = |n: &u64| ObjectId { gfid: Gfid::of_inode(*n), index: 0 };
-        let finding = |n: &u64| Finding { object: object(n), range: 0..4096, wrong: ShardSet::EMPTY };
+        let finding =
+            |n: &u64| Finding { object: object(n), range: 0..4096, wrong: ShardSet::EMPTY };
         Scrubbed { findings: findings.iter().map(finding).collect(), ..Scrubbed::default() }
     }
 
     #[test]
     fn asked_for_goes_first_then_the_oldest_and_one_at_a_time() {
         let mut board = Board::default();
-        let mine = [(pg(0), Lead::Clean), (pg(1), Lead::Clean), (pg(2), Lead::Degraded), (pg(3), Lead::No)];
-        assert_eq!(board.next(&mine, 1000, 100, 500), None, "intervals begin when a PG is first seen");
+        let mine = [
+            (pg(0), Lead::Clean),
+            (pg(1), Lead::Clean),
+            (pg(2), Lead::Degraded),
+            (pg(3), Lead::No),
+        ];
+        assert_eq!(
+            board.next(&mine, 1000, 100, 500),
+            None,
+            "intervals begin when a PG is first seen"
+        );
         board.request(&[pg(2), pg(3)], true);
         assert_eq!(board.next(&mine, 1000, 100, 500), Some((pg(2), true)));
         assert_eq!(board.next(&mine, 9000, 100, 500), None, "one runs");
@@ -368,7 +421,11 @@ mod tests {
         board.request(&[pg(0)], false);
         assert_eq!(board.status().running, Some(pg(0)));
         board.finish(pg(0), true, &[], Some(&scrubbed(&[])), 13);
-        assert_eq!(board.next(&mine, 14, 0, 0), Some((pg(0), false)), "asked for after the other began");
+        assert_eq!(
+            board.next(&mine, 14, 0, 0),
+            Some((pg(0), false)),
+            "asked for after the other began"
+        );
         board.finish(pg(0), false, &[], Some(&scrubbed(&[])), 15);
         assert_eq!(board.next(&mine, 16, 0, 0), None);
     }
@@ -389,7 +446,11 @@ mod tests {
         after.load(path.clone());
         assert_eq!(after.status().findings, board.status().findings);
         assert_eq!((after.report().open, after.status().pgs[0].deep_secs), (1, 60));
-        assert_eq!(after.next(&mine, 61, 100, 100), Some((pg(0), true)), "it may have been mended meanwhile");
+        assert_eq!(
+            after.next(&mine, 61, 100, 100),
+            Some((pg(0), true)),
+            "it may have been mended meanwhile"
+        );
         after.finish(pg(0), true, &[], Some(&scrubbed(&[])), 62);
         assert_eq!((after.report().open, after.next(&mine, 63, 100, 100)), (0, None));
         for at in 0..bytes.len() {

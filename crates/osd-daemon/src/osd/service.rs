@@ -1,8 +1,9 @@
 //! What clients and other OSDs ask, handed to the core that owns the PG.
 //!
-//! Contract: messages of one connection reach a core in the order in which they arrived, whichever workers read them: at
-//! once if the worker that read one is the PG's and none is on its way, else as a function sent to that worker. What no correct peer sends closes its
-//! connection, with a count and a line in the log; all others go on.
+//! Contract: messages of one connection reach a core in the order in which they arrived, whichever
+//! workers read them: at once if the worker that read one is the PG's and none is on its way, else
+//! as a function sent to that worker. What no correct peer sends closes its connection, with a
+//! count and a line in the log; all others go on.
 
 use super::cut;
 use super::scrub;
@@ -38,27 +39,47 @@ impl Service for Dispatch {
         if message.kind == Kind::Admin.to_u16() && message.is_request() {
             return self.shared.live.serve(&*self.shared, connection, &message);
         }
-        if self.shared.config.path_cut == PathCut::Msgr && message.kind != Kind::OsdStatus.to_u16() {
+        if self.shared.config.path_cut == PathCut::Msgr && message.kind != Kind::OsdStatus.to_u16()
+        {
             let answered = cut::answer(connection, &message);
-            return answered.unwrap_or_else(|| refuse(&self.shared, connection, message.kind, "malformed"));
+            return answered
+                .unwrap_or_else(|| refuse(&self.shared, connection, message.kind, "malformed"));
         }
         let pg = match Kind::from_u16(message.kind) {
-            Some(Kind::Attach | Kind::Write | Kind::Mark | Kind::Read | Kind::Stat | Kind::Extents | Kind::Objects) => {
-                ShardHead::read_from_prefix(&message.front).ok().map(|(head, _)| head.pg())
-            }
+            Some(
+                Kind::Attach
+                | Kind::Write
+                | Kind::Mark
+                | Kind::Read
+                | Kind::Stat
+                | Kind::Extents
+                | Kind::Objects
+                | Kind::Space
+                | Kind::Reserve,
+            ) => ShardHead::read_from_prefix(&message.front).ok().map(|(head, _)| head.pg()),
             Some(Kind::Recovery) if message.is_request() => {
-                let request = protocol::decode::<RecoveryRequest>("recovery request", &message.front).ok();
+                let request =
+                    protocol::decode::<RecoveryRequest>("recovery request", &message.front).ok();
                 request.filter(|request| request.from.get() < SHARDS_MAX).map(|request| request.pg)
             }
             Some(Kind::OsdStatus) if message.is_request() => {
                 let report = protocol::encode(&self.shared.report());
-                return connection.reply(&message, Kind::OsdStatusReply.to_u16(), report, Bytes::new());
+                return connection.reply(
+                    &message,
+                    Kind::OsdStatusReply.to_u16(),
+                    report,
+                    Bytes::new(),
+                );
             }
             _ if messenger::telemetry::answer(worker, connection, &message) => return,
-            Some(Kind::Scrub) if message.is_request() => match protocol::decode("scrub request", &message.front) {
-                Ok(request) => return scrub::answer(worker, &self.shared, connection, &message, request),
-                Err(_) => None,
-            },
+            Some(Kind::Scrub) if message.is_request() => {
+                match protocol::decode("scrub request", &message.front) {
+                    Ok(request) => {
+                        return scrub::answer(worker, &self.shared, connection, &message, request);
+                    }
+                    Err(_) => None,
+                }
+            }
             _ => return refuse(&self.shared, connection, message.kind, "not for an osd"),
         };
         match pg {

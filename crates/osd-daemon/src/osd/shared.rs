@@ -63,7 +63,8 @@ pub(super) enum AskError {
     Decode(#[from] DecodeError),
 }
 
-/// Asks the monitor on one connection. The question is queued at once; the future is for the answer.
+/// Asks the monitor on one connection. The question is queued at once; the future is for the
+/// answer.
 pub(super) fn ask_on(
     monitor: &Connection,
     request: &MonitorRequest,
@@ -201,6 +202,12 @@ impl Shared {
         self.pulses.lock()[core] = Some(pulse);
     }
 
+    /// What the cores had counted at their last signs of life.
+    #[cfg(test)]
+    pub fn core_stats(&self) -> Vec<ec_store::core::CoreStats> {
+        self.pulses.lock().iter().flatten().map(|pulse| pulse.stats.clone()).collect()
+    }
+
     /// Why the disk of some core serves no more, if so.
     pub fn poison(&self) -> Option<String> {
         self.pulses.lock().iter().flatten().find_map(|pulse| pulse.poison.clone())
@@ -208,7 +215,13 @@ impl Shared {
 
     /// How long the core that is silent longest has given no sign of life.
     pub fn silence(&self) -> Duration {
-        self.pulses.lock().iter().flatten().map(|pulse| pulse.at.elapsed()).max().unwrap_or_default()
+        self.pulses
+            .lock()
+            .iter()
+            .flatten()
+            .map(|pulse| pulse.at.elapsed())
+            .max()
+            .unwrap_or_default()
     }
 
     /// For how long the disk has not ended a sync that a core waits for.
@@ -244,7 +257,11 @@ impl Shared {
             osd: self.config.id,
             epoch: self.map().map_or_else(Default::default, |map| map.epoch),
             disk,
-            object_store: if self.memory.is_some() { ObjectStore::Memory } else { ObjectStore::File },
+            object_store: if self.memory.is_some() {
+                ObjectStore::Memory
+            } else {
+                ObjectStore::File
+            },
             path_cut: self.config.path_cut,
             total_bytes: space.total_bytes,
             used_bytes: space.used_bytes,
@@ -253,11 +270,13 @@ impl Shared {
             ..OsdReport::default()
         };
         let pulses = self.pulses.lock();
-        report.free_bytes = pulses.iter().flatten().map(|pulse| pulse.free_bytes).min().unwrap_or(space.free_bytes);
+        report.free_bytes =
+            pulses.iter().flatten().map(|pulse| pulse.free_bytes).min().unwrap_or(space.free_bytes);
         let longest = |pulse: &Pulse| rhythm::longest_of_late(&pulse.syncs, pulse.at);
         let longest = pulses.iter().flatten().map(longest).max().unwrap_or_default();
         report.sync_ms = longest.as_micros().div_ceil(1_000) as u64;
         for stats in pulses.iter().flatten().map(|pulse| &pulse.stats) {
+            report.stored_bytes += stats.stored_bytes;
             report.journal_bytes += stats.journal_bytes;
             report.journal_records += stats.journal_records;
             report.to_rebuild.extend(&stats.to_rebuild);

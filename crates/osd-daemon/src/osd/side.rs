@@ -1,13 +1,14 @@
-//! One core of the OSD on its worker: what it owes the monitor, and the way of its shards back into sync.
+//! One core of the OSD on its worker: what it owes the monitor, and the way of its shards back into
+//! sync.
 //!
-//! Contract: lives on the core's worker, where services and functions from other workers find it. The monitor hears of a
-//! PG only in the epoch that the core has learned. What was told is told again after a while for as long as the map does
-//! not show it: the monitor may have restarted in between.
+//! Contract: lives on the core's worker, where services and functions from other workers find it.
+//! The monitor hears of a PG only in the epoch that the core has learned. What was told is told
+//! again after a while for as long as the map does not show it: the monitor may have restarted in
+//! between.
 
 use super::peers::Peers;
 use super::scrub;
 use super::shared::{Pulse, Shared};
-use super::slots::Slots;
 use bytes::Bytes;
 use cluster::ClusterMap;
 use ec_store::core::recovery::{Members, Return};
@@ -15,6 +16,7 @@ use ec_store::core::{Core, CoreConfig, CoreError};
 use ec_store::fragment::FragmentConfig;
 use ec_store::journal::JournalConfig;
 use ec_store::pg::ShardView;
+use ec_store::slots::Slots;
 use ec_store::superblock::DataDir;
 use messenger::sync::Notify;
 use messenger::{Connection, Worker};
@@ -67,7 +69,8 @@ pub(super) struct Side {
     pub slots: Rc<Slots>,
 }
 
-/// Opens a core on its worker and starts its tasks. True: its journal names bytes that are not on the disk.
+/// Opens a core on its worker and starts its tasks. True: its journal names bytes that are not on
+/// the disk.
 ///
 /// # Errors
 /// Those of [`Core::open`].
@@ -79,24 +82,35 @@ pub(super) fn open(
     worker: &Worker,
 ) -> Result<bool, CoreError> {
     let config = &shared.config;
-    let journal = JournalConfig { journal_bytes_max: config.journal_bytes_max, ..JournalConfig::default() };
+    let journal =
+        JournalConfig { journal_bytes_max: config.journal_bytes_max, ..JournalConfig::default() };
     let core_config = CoreConfig {
         journal,
-        fragment: FragmentConfig { fragment_slot_bytes: config.fragment_slot_bytes, ..FragmentConfig::default() },
+        fragment: FragmentConfig {
+            fragment_slot_bytes: config.fragment_slot_bytes,
+            ..FragmentConfig::default()
+        },
         disk: Arc::clone(&shared.disk),
         journal_sync_interval: config.journal_sync_interval,
-        sync_lanes: sync_lanes(config.osd_disk_threads, config.osd_op_threads),
+        sync_lanes: sync_lanes(config.filestore_op_threads, config.osd_op_threads),
+        throttles: config.throttles.of_core(config.osd_op_threads),
+        disk_threads: disk_threads_of_core(config.osd_disk_threads, config.osd_op_threads),
         ratios: config.ratios,
         cut_after_pg: config.path_cut == PathCut::MsgrPg,
-        scrub_bytes_per_sec: (config.osd_scrub_bytes_per_sec / u64::from(config.osd_op_threads)).max(1),
+        scrub_bytes_per_sec: (config.osd_scrub_bytes_per_sec / u64::from(config.osd_op_threads))
+            .max(1),
         dirty_objects_max: config.osd_dirty_objects_max,
-        recovery_bytes_per_sec: rate_of_core(config.osd_recovery_max_bytes_per_sec, config.osd_op_threads),
+        recovery_bytes_per_sec: rate_of_core(
+            config.osd_recovery_max_bytes_per_sec,
+            config.osd_op_threads,
+        ),
         ..CoreConfig::new(CoreId::new(core))
     };
     let opened = Core::open(dir, core_config, worker)?;
     let map = shared.map();
     // what cannot be read is not there; why not is told when the core learns the first view
-    let lacks_bytes = opened.lacks_direct_bytes(|pg| map.as_ref()?.shard_of(pg, config.id)).unwrap_or(true);
+    let lacks_bytes =
+        opened.lacks_direct_bytes(|pg| map.as_ref()?.shard_of(pg, config.id)).unwrap_or(true);
     let slots = u64::from(config.osd_recovery_max_active / config.osd_op_threads);
     let peers = Rc::new(Peers::new(worker.clone(), cluster, config.id.to_string()));
     let side = Rc::new(Side {
@@ -123,9 +137,15 @@ pub(super) fn rate_of_core(bytes_per_sec: u64, cores: u16) -> u64 {
     if bytes_per_sec == 0 { 0 } else { (bytes_per_sec / u64::from(cores)).max(1) }
 }
 
-/// I/O threads that a sync of a core takes: those of all cores leave half of them to reads that miss the page cache.
-fn sync_lanes(disk_threads: u16, cores: u16) -> usize {
-    usize::from(disk_threads / 2 / cores).clamp(1, CoreConfig::SYNC_LANES)
+/// I/O threads that a sync of a core takes: those of all cores leave half of them to reads that
+/// miss the page cache.
+pub(super) fn sync_lanes(op_threads: u16, cores: u16) -> usize {
+    usize::from(op_threads / 2 / cores).clamp(1, CoreConfig::SYNC_LANES)
+}
+
+/// A core's part of the threads of background disk jobs, at least one.
+pub(super) fn disk_threads_of_core(disk_threads: u16, cores: u16) -> u64 {
+    u64::from(disk_threads / cores).max(1)
 }
 
 /// Stops the core of a worker. False: not everything is synced.
@@ -173,8 +193,8 @@ impl Side {
             let Err(error) = self.core.learn(view) else { continue };
             tracing::error!(%pg, %error, "a placement group cannot take its view of the map");
             if self.core.view(pg).is_none() {
-                // What the journal holds of it could not be checked. Holding it all the same would claim records that
-                // may not be there: only a restart may try again.
+                // What the journal holds of it could not be checked. Holding it all the same would
+                // claim records that may not be there: only a restart may try again.
                 *self.failed.borrow_mut() = Some(format!("pg {pg}: {error}"));
                 return self.beat();
             }
@@ -195,8 +215,12 @@ impl Side {
     fn beat(&self) {
         let (stats, free_bytes) = (self.core.stats(), self.core.free_bytes());
         let poison = self.failed.borrow().clone().or_else(|| self.core.poison());
-        let (at, sync_stall, syncs) = (Instant::now(), self.core.sync_stall(), self.core.last_syncs());
-        self.shared.set_pulse(self.worker.index(), Pulse { at, sync_stall, syncs, stats, free_bytes, poison });
+        let (at, sync_stall, syncs) =
+            (Instant::now(), self.core.sync_stall(), self.core.last_syncs());
+        self.shared.set_pulse(
+            self.worker.index(),
+            Pulse { at, sync_stall, syncs, stats, free_bytes, poison },
+        );
     }
 
     async fn repairs(self: Rc<Self>) {
@@ -240,7 +264,10 @@ impl Side {
             return Heard::Nothing;
         }
         let due = |wanted: Wish| {
-            let fits = wishes.iter().filter(move |(_, _, wish)| *wish == wanted).map(|(pg, epoch, _)| (*pg, *epoch));
+            let fits = wishes
+                .iter()
+                .filter(move |(_, _, wish)| *wish == wanted)
+                .map(|(pg, epoch, _)| (*pg, *epoch));
             fits.filter(|(pg, epoch)| !self.was_told(*pg, *epoch)).collect::<Vec<_>>()
         };
         let mut requests = Vec::new();
@@ -255,8 +282,10 @@ impl Side {
             requests.push((MonitorRequest::Join { osd, pg, epoch }, vec![(pg, epoch)]));
         }
         // all are under way before the first answer is waited for: the monitor takes them together
-        let asked: Vec<_> =
-            requests.into_iter().map(|(request, pgs)| (self.shared.ask(&request, ANSWER_MAX), pgs)).collect();
+        let asked: Vec<_> = requests
+            .into_iter()
+            .map(|(request, pgs)| (self.shared.ask(&request, ANSWER_MAX), pgs))
+            .collect();
         let mut heard = Heard::All;
         for (answer, pgs) in asked {
             match answer.await {
@@ -278,7 +307,12 @@ impl Side {
     fn wishes(&self) -> Vec<(PgId, Epoch, Wish)> {
         let wish = |pg: PgId| {
             let view = self.core.view(pg)?;
-            let way = self.ways.borrow().get(&pg).filter(|(epoch, _)| *epoch == view.pg.epoch).map(|(_, way)| *way);
+            let way = self
+                .ways
+                .borrow()
+                .get(&pg)
+                .filter(|(epoch, _)| *epoch == view.pg.epoch)
+                .map(|(_, way)| *way);
             let wish = match way {
                 _ if view.is_in_sync() && !view.pg.active => Wish::Peered,
                 Some(Way::CaughtUp) if !view.is_joining() => Wish::AskJoin,
@@ -292,14 +326,16 @@ impl Side {
 
     fn was_told(&self, pg: PgId, epoch: Epoch) -> bool {
         let told = self.told.borrow();
-        told.get(&pg).is_some_and(|(at_epoch, at)| *at_epoch == epoch && at.elapsed() < RETELL_AFTER)
+        told.get(&pg)
+            .is_some_and(|(at_epoch, at)| *at_epoch == epoch && at.elapsed() < RETELL_AFTER)
     }
 
     // ---- the way back
 
     fn start_returns(self: &Rc<Self>) {
         for pg in self.core.pgs() {
-            let state = self.core.with(pg, |shard, _| (shard.is_returning(), shard.view().pg.epoch));
+            let state =
+                self.core.with(pg, |shard, _| (shard.is_returning(), shard.view().pg.epoch));
             let Some((returning, epoch)) = state else { continue };
             let mut ways = self.ways.borrow_mut();
             match ways.get(&pg) {
@@ -315,7 +351,8 @@ impl Side {
         }
     }
 
-    /// Only rebuilding takes a slot: what is missed is listed for all shards at once, so that it can be told.
+    /// Only rebuilding takes a slot: what is missed is listed for all shards at once, so that it
+    /// can be told.
     async fn go_back(&self, pg: PgId) -> Result<Return, CoreError> {
         if !self.core.list_missed(pg, self.others()).await? {
             return Ok(Return::Over);

@@ -7,12 +7,15 @@ mod journals;
 mod measuring;
 mod settings;
 mod telemetry;
+mod throttles;
 
 use super::*;
 use crate::monitor::{self, MonitorConfig, MonitorHandle};
 use bytes::Bytes;
 use cluster::SessionState;
-use messenger::{CallError, ConnectConfig, Connection, Message, NoService, Service, TrafficClass, Worker};
+use messenger::{
+    CallError, ConnectConfig, Connection, Message, NoService, Service, TrafficClass, Worker,
+};
 use placement::threads::Mapping;
 use protocol::monitor::{ClusterStatus, OsdReport, PgCondition};
 use protocol::shard::{AckMessage, AttachRequest, ShardHead, Status};
@@ -25,12 +28,14 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Nothing here takes so long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+const ANY_PORT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 /// A monitor and three OSDs, each in a directory of its own.
 struct TestCluster {
     osds: Vec<Option<OsdHandle>>,
-    /// With threads of its own: only their end closes its connections, as the end of a process does.
+    /// With threads of its own: only their end closes its connections, as the end of a process
+    /// does.
     monitor: Option<(MonitorHandle, Runtime)>,
     addr: SocketAddr,
     settings: cluster::Settings,
@@ -49,7 +54,11 @@ impl TestCluster {
         Self::start_tuned(cores, mapping, |_| {})
     }
 
-    fn start_tuned(cores: u16, mapping: Mapping, tune: impl Fn(&mut OsdConfig) + 'static) -> TestCluster {
+    fn start_tuned(
+        cores: u16,
+        mapping: Mapping,
+        tune: impl Fn(&mut OsdConfig) + 'static,
+    ) -> TestCluster {
         Self::start_with(Self::settings(), cores, mapping, tune)
     }
 
@@ -72,7 +81,8 @@ impl TestCluster {
         let dir = tempfile::tempdir().expect("a directory");
         let (osds, monitor, addr) = (vec![None, None, None], None, ANY_PORT);
         let tune = Box::new(tune);
-        let mut cluster = TestCluster { osds, monitor, addr, settings, cores, mapping, tune, runtime, dir };
+        let mut cluster =
+            TestCluster { osds, monitor, addr, settings, cores, mapping, tune, runtime, dir };
         cluster.start_monitor();
         (0..3).for_each(|osd| cluster.start_osd(osd));
         cluster.wait_clean();
@@ -126,7 +136,8 @@ impl TestCluster {
     fn ask(&self, request: &MonitorRequest) -> MonitorReply {
         let connection = self.connect(self.addr);
         let front = protocol::encode(request);
-        let message = Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Bytes::new());
+        let message =
+            Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Bytes::new());
         let reply = block_on(connection.call(message, PATIENCE)).expect("an answer");
         connection.close();
         protocol::decode("reply", &reply.front).expect("a reply")
@@ -159,13 +170,19 @@ impl TestCluster {
     }
 }
 
-fn osd_config(dir: &Path, osd: usize, monitor: SocketAddr, cores: u16, mapping: Mapping) -> OsdConfig {
+fn osd_config(
+    dir: &Path,
+    osd: usize,
+    monitor: SocketAddr,
+    cores: u16,
+    mapping: Mapping,
+) -> OsdConfig {
     let id = OsdId::new(osd as u32);
     OsdConfig {
         osd_op_threads: cores,
         // one that only serves sockets
         ms_workers: cores + 1,
-        osd_disk_threads: 4,
+        filestore_op_threads: 4,
         ms_placement: PlacementConfig::new(mapping),
         heartbeat_interval: Duration::from_millis(200),
         monitor_wait_max: PATIENCE,
@@ -215,10 +232,15 @@ fn a_monitor_that_restarts_finds_the_osds_serving() {
     };
     // the new map reaches them over connections made anew, though nobody booted
     wait_until("every osd has the new map", || {
-        (0..3).all(|osd| cluster.osd(osd).map().is_some_and(|map| map.sessions.contains_key(&session)))
+        (0..3).all(|osd| {
+            cluster.osd(osd).map().is_some_and(|map| map.sessions.contains_key(&session))
+        })
     });
     let after = cluster.map();
-    assert!(after.pgs.iter().all(|(pg, info)| info.active && info.epoch == before.pgs[pg].epoch), "{epoch}");
+    assert!(
+        after.pgs.iter().all(|(pg, info)| info.active && info.epoch == before.pgs[pg].epoch),
+        "{epoch}"
+    );
     assert!(cluster.all_are(PgCondition::Clean));
     // and the end of a dead session is decided over them
     wait_until("the session is dead", || {
@@ -259,11 +281,16 @@ fn a_directory_has_one_holder_and_one_cluster() {
 #[test]
 fn without_a_monitor_it_says_so_or_can_be_cancelled() {
     let dir = tempfile::tempdir().expect("a directory");
-    let nobody = std::net::TcpListener::bind(ANY_PORT).and_then(|socket| socket.local_addr()).expect("a free port");
+    let nobody = std::net::TcpListener::bind(ANY_PORT)
+        .and_then(|socket| socket.local_addr())
+        .expect("a free port");
     let mut config = osd_config(dir.path(), 0, nobody, 1, Mapping::CoreAffine);
     config.monitor_wait_max = Duration::from_millis(300);
     let alone = start(config.clone()).expect_err("nobody there");
-    assert!(alone.to_string().contains(&format!("cannot reach the monitor at {nobody}")), "{alone}");
+    assert!(
+        alone.to_string().contains(&format!("cannot reach the monitor at {nobody}")),
+        "{alone}"
+    );
     config.monitor_wait_max = PATIENCE;
     let cancel = Arc::clone(&config.cancel);
     let starting = std::thread::spawn(move || start(config));
@@ -277,7 +304,10 @@ struct Acks(Arc<Mutex<Vec<AckMessage>>>);
 impl Service for Acks {
     fn on_message(&self, _worker: &Worker, _connection: &Connection, message: Message) {
         assert_eq!(Kind::from_u16(message.kind), Some(Kind::Ack));
-        self.0.lock().expect("no panic").push(AckMessage::read_from_bytes(&message.front).expect("an ack"));
+        self.0
+            .lock()
+            .expect("no panic")
+            .push(AckMessage::read_from_bytes(&message.front).expect("an ack"));
     }
 }
 
@@ -296,13 +326,16 @@ fn any_connection_reaches_the_core_of_a_placement_group() {
         let acks = Arc::new(Mutex::new(Vec::new()));
         let for_service = Arc::clone(&acks);
         let to = ConnectConfig::new(osd.addr(), map.cluster, "test");
-        let connection = cluster.runtime.handle().connect(0, to, move |_| Rc::new(Acks(for_service)));
+        let connection =
+            cluster.runtime.handle().connect(0, to, move |_| Rc::new(Acks(for_service)));
         // one connection, to a lane that most of these do not belong to
         let mut asked: Vec<PgId> = map.pgs.keys().copied().collect();
         for pg in &asked {
             connection.send(attach(&map, *pg, session));
         }
-        wait_until("all attaches are answered", || acks.lock().expect("no panic").len() == asked.len());
+        wait_until("all attaches are answered", || {
+            acks.lock().expect("no panic").len() == asked.len()
+        });
         let mut answered: Vec<PgId> = Vec::new();
         for ack in acks.lock().expect("no panic").iter() {
             assert_eq!((Status::from_u8(ack.status), ack.flags), (Status::Ok, AckMessage::HELLO));
@@ -328,12 +361,19 @@ fn nonsense_closes_its_connection_and_no_other() {
     let osd = cluster.osd(0);
     let good = cluster.connect(osd.addr());
     let status = |connection: &Connection| {
-        let message = Message::new(TrafficClass::Control, Kind::OsdStatus.to_u16(), Bytes::new(), Bytes::new());
+        let message = Message::new(
+            TrafficClass::Control,
+            Kind::OsdStatus.to_u16(),
+            Bytes::new(),
+            Bytes::new(),
+        );
         let reply = block_on(connection.call(message, PATIENCE))?;
         Ok::<OsdReport, CallError>(protocol::decode("report", &reply.front).expect("a report"))
     };
     assert_eq!(status(&good).expect("served").osd, OsdId::new(0));
-    let pg = |number: u32| PgId { pool: protocol::PoolId::new(1), number }.to_u64().to_le_bytes().to_vec();
+    let pg = |number: u32| {
+        PgId { pool: protocol::PoolId::new(1), number }.to_u64().to_le_bytes().to_vec()
+    };
     let nonsense: [(u16, Vec<u8>); 6] = [
         (0x7777, vec![]),
         (Kind::Monitor.to_u16(), vec![1, 2, 3]),

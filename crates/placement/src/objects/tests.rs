@@ -8,7 +8,13 @@ use std::collections::BTreeSet;
 fn tree(weights: &[u32], per_host: usize) -> Vec<Device> {
     let device = |(i, &weight): (usize, &u32)| {
         let host = (i / per_host) as u64;
-        Device { osd: OsdNumber(i as u32), rack: 1000 + host / 2, host: 100 + host, weight, is_in: true }
+        Device {
+            osd: OsdNumber(i as u32),
+            rack: 1000 + host / 2,
+            host: 100 + host,
+            weight,
+            is_in: true,
+        }
     };
     weights.iter().enumerate().map(device).collect()
 }
@@ -21,7 +27,12 @@ fn equal(n: usize, per_host: usize) -> Hierarchy {
     map(&tree(&vec![WEIGHT_ONE; n], per_host))
 }
 
-fn placements(map: &Hierarchy, pgs: u64, shards: usize, domain: FailureDomain) -> Vec<Vec<Option<OsdNumber>>> {
+fn placements(
+    map: &Hierarchy,
+    pgs: u64,
+    shards: usize,
+    domain: FailureDomain,
+) -> Vec<Vec<Option<OsdNumber>>> {
     (0..pgs).map(|pg| select(map, pg, shards, domain)).collect()
 }
 
@@ -34,11 +45,13 @@ fn load(placed: &[Vec<Option<OsdNumber>>]) -> BTreeMap<u32, u64> {
 
 /// Shards whose OSD differs.
 fn moved(a: &[Vec<Option<OsdNumber>>], b: &[Vec<Option<OsdNumber>>]) -> u64 {
-    let differ = |(a, b): (&Vec<_>, &Vec<_>)| a.iter().zip(b).filter(|(a, b)| a != b).count() as u64;
+    let differ =
+        |(a, b): (&Vec<_>, &Vec<_>)| a.iter().zip(b).filter(|(a, b)| a != b).count() as u64;
     a.iter().zip(b).map(differ).sum()
 }
 
-/// Shards that have to move, whatever their positions: members of the new sets that were not in the old.
+/// Shards that have to move, whatever their positions: members of the new sets that were not in the
+/// old.
 fn arrived(a: &[Vec<Option<OsdNumber>>], b: &[Vec<Option<OsdNumber>>]) -> u64 {
     a.iter().zip(b).map(|(a, b)| b.iter().filter(|osd| !a.contains(osd)).count() as u64).sum()
 }
@@ -107,7 +120,8 @@ fn a_tree_with_a_mistake_is_refused() {
 #[test]
 fn kept_positions_move_only_what_is_new() {
     let osd = |n| Some(OsdNumber(n));
-    let kept = keep_positions(&[OsdNumber(1), OsdNumber(2), OsdNumber(3)], &[osd(3), osd(4), osd(1)]);
+    let kept =
+        keep_positions(&[OsdNumber(1), OsdNumber(2), OsdNumber(3)], &[osd(3), osd(4), osd(1)]);
     assert_eq!(kept, vec![osd(1), osd(4), osd(3)]);
     let kept = keep_positions(&[OsdNumber(1), OsdNumber(2)], &[osd(5), None]);
     assert_eq!(kept, vec![osd(5), None]);
@@ -119,16 +133,22 @@ fn kept_positions_move_only_what_is_new() {
 fn golden_lines() -> String {
     let weights: Vec<u32> = (0..12).map(|i| WEIGHT_ONE / 2 * (1 + i % 4)).collect();
     let mut out = String::new();
-    for (name, domain) in [("osd", FailureDomain::Osd), ("host", FailureDomain::Host), ("rack", FailureDomain::Rack)] {
+    for (name, domain) in
+        [("osd", FailureDomain::Osd), ("host", FailureDomain::Host), ("rack", FailureDomain::Rack)]
+    {
         for (shards, out_osd) in [(3, None), (3, Some(5)), (6, None), (6, Some(0))] {
             let mut devices = tree(&weights, 2);
             devices.iter_mut().filter(|d| Some(d.osd.0) == out_osd).for_each(|d| d.is_in = false);
             let map = map(&devices);
             for pg in [0, 1, 2, 31, 1 << 32, u64::MAX] {
                 let osds = select(&map, pg, shards, domain);
-                let osds: Vec<String> = osds.iter().map(|o| o.map_or("-".into(), |o| o.0.to_string())).collect();
+                let osds: Vec<String> =
+                    osds.iter().map(|o| o.map_or("-".into(), |o| o.0.to_string())).collect();
                 let out_osd = out_osd.map_or("-".into(), |o| o.to_string());
-                out += &format!("{name} shards={shards} out={out_osd} pg={pg:#x}: {}\n", osds.join(" "));
+                out += &format!(
+                    "{name} shards={shards} out={out_osd} pg={pg:#x}: {}\n",
+                    osds.join(" ")
+                );
             }
         }
     }
@@ -151,11 +171,13 @@ fn golden_vectors_stand() {
 /// Trees of up to 16 OSDs with uneven weights, some of them zero.
 fn trees() -> impl Strategy<Value = Vec<Device>> {
     let weight = prop_oneof![1 => Just(0), 8 => 1..4 * WEIGHT_ONE];
-    (prop::collection::vec(weight, 1..16), 1usize..4, any::<u16>()).prop_map(|(weights, per_host, out)| {
-        let mut devices = tree(&weights, per_host);
-        devices.iter_mut().enumerate().for_each(|(i, d)| d.is_in = out >> i & 3 != 3);
-        devices
-    })
+    (prop::collection::vec(weight, 1..16), 1usize..4, any::<u16>()).prop_map(
+        |(weights, per_host, out)| {
+            let mut devices = tree(&weights, per_host);
+            devices.iter_mut().enumerate().for_each(|(i, d)| d.is_in = out >> i & 3 != 3);
+            devices
+        },
+    )
 }
 
 proptest! {
@@ -184,7 +206,8 @@ proptest! {
         prop_assert_eq!(select(&map(&devices), pg, 3, FailureDomain::Host), select(&map(&turned), pg, 3, FailureDomain::Host));
     }
 
-    /// `indep`: an OSD that goes out leaves its position to a replacement, and all others keep theirs.
+    /// `indep`: an OSD that goes out leaves its position to a replacement, and all others keep
+    /// theirs.
     #[test]
     fn positions_are_stable_when_an_osd_goes_out(weights in prop::collection::vec(1..4 * WEIGHT_ONE, 4..14), dead: prop::sample::Index) {
         let mut devices = tree(&weights, 2);

@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 pub const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
 /// The setting `ms_mapping`: how connections are mapped to workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub enum Mapping {
     /// One worker per connection, assigned in turn (Async-Orig).
     RoundRobin,
@@ -20,9 +22,11 @@ pub enum Mapping {
     Shared,
     /// Several workers per connection, adjusted by lock contention (Async-LCAM).
     Lcam,
-    /// Every worker watches every connection; one that finds it taken leaves a mark for its holder and moves on.
+    /// Every worker watches every connection; one that finds it taken leaves a mark for its holder
+    /// and moves on.
     Handoff,
-    /// The client names a lane, and lane modulo workers serves it: the worker that reads a request owns its data.
+    /// The client names a lane, and lane modulo workers serves it: the worker that reads a request
+    /// owns its data.
     #[default]
     CoreAffine,
 }
@@ -79,7 +83,8 @@ pub enum LcamRule {
     /// Algorithm 1 of the paper, which goes on adding and deleting under a steady load.
     #[default]
     AsPrinted,
-    /// Adds only workers that relieve others, and comes to rest under a steady load, in a few intervals.
+    /// Adds only workers that relieve others, and comes to rest under a steady load, in a few
+    /// intervals.
     Damped,
 }
 
@@ -129,7 +134,9 @@ pub enum MappingError {
     #[error("a placement interval of {0:?} is not possible, allowed are 1 ms to {INTERVAL_MAX:?}")]
     Interval(Duration),
     /// The threshold is out of range.
-    #[error("a lock threshold of {0} is not possible, allowed is a share of the interval above 0 and up to 1")]
+    #[error(
+        "a lock threshold of {0} is not possible, allowed is a share of the interval above 0 and up to 1"
+    )]
     Threshold(f64),
 }
 
@@ -144,8 +151,8 @@ pub struct PlacementConfig {
     pub mapping: Mapping,
     /// Time between adjustments, 1 ms to [`INTERVAL_MAX`]. Default 3 s, the paper's.
     pub interval: Duration,
-    /// Share of the interval, above 0 and up to 1, that the workers of a connection may together spend waiting for its
-    /// lock before it loses one. Default 0.1, the paper's.
+    /// Share of the interval, above 0 and up to 1, that the workers of a connection may together
+    /// spend waiting for its lock before it loses one. Default 0.1, the paper's.
     pub lock_threshold: f64,
     /// How [`Mapping::Lcam`] decides. Default as printed.
     pub lcam_rule: LcamRule,

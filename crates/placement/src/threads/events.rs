@@ -3,13 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Most events that one call may take: more connections than that per worker only mean another call.
+/// Most events that one call may take: more connections than that per worker only mean another
+/// call.
 pub const EVENTS_MAX: usize = 65_536;
 
 /// The setting `ms_max_events`: the paper's `maxevents`, section 4.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MaxEvents {
-    /// Connections divided by workers, rounded up, so that all workers can take an equal share of what is ready.
+    /// Connections divided by workers, rounded up, so that all workers can take an equal share of
+    /// what is ready.
     #[default]
     Auto,
     /// This many, 1 to [`EVENTS_MAX`]. Ceph's default was 5000.

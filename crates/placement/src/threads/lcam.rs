@@ -1,11 +1,13 @@
 //! Lock-contention-aware thread placement: Algorithm 1 of the Async-LCAM paper, and a damped rule.
 //!
-//! As printed, the algorithm changes every connection in every interval: below the threshold it adds a worker, above it
-//! it deletes one, and there is no third case. A connection whose contention begins with its nth worker therefore goes
-//! from n - 1 to n and back for ever, idle connections collect all workers, and all connections that grow in an interval
-//! take the same worker, the one with the fewest bytes. It adds where all workers have as much to do as each other, which
-//! relieves nobody and makes them wait; and it converges slowly: a connection gets its nth worker after n - 1 intervals,
-//! 3 s each. [`damped`] is the same algorithm with a third case, and steps as large as what was measured.
+//! As printed, the algorithm changes every connection in every interval: below the threshold it
+//! adds a worker, above it it deletes one, and there is no third case. A connection whose
+//! contention begins with its nth worker therefore goes from n - 1 to n and back for ever, idle
+//! connections collect all workers, and all connections that grow in an interval take the same
+//! worker, the one with the fewest bytes. It adds where all workers have as much to do as each
+//! other, which relieves nobody and makes them wait; and it converges slowly: a connection gets its
+//! nth worker after n - 1 intervals, 3 s each. [`damped`] is the same algorithm with a third case,
+//! and steps as large as what was measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,11 +16,14 @@ use super::{Change, ConnectionLoad, Move, Snapshot, WorkerIndex};
 
 /// The worker with the fewest bytes among those that are not in `placed`, the lowest number first.
 fn least_loaded(bytes: &[u64], placed: &[WorkerIndex]) -> Option<WorkerIndex> {
-    (0..bytes.len()).map(WorkerIndex).filter(|worker| !placed.contains(worker)).min_by_key(|worker| bytes[worker.0])
+    (0..bytes.len())
+        .map(WorkerIndex)
+        .filter(|worker| !placed.contains(worker))
+        .min_by_key(|worker| bytes[worker.0])
 }
 
-/// Algorithm 1: a connection whose lock time is above `threshold` loses its most recently placed worker, any other gains
-/// the worker that handled the fewest bytes. The last worker stays.
+/// Algorithm 1: a connection whose lock time is above `threshold` loses its most recently placed
+/// worker, any other gains the worker that handled the fewest bytes. The last worker stays.
 pub fn lcam(snapshot: &Snapshot, threshold: Duration) -> Vec<Move> {
     let decide = |connection: &ConnectionLoad| {
         let change = if connection.lock_time > threshold {
@@ -61,19 +66,21 @@ impl Damper {
 
     /// Most workers that a connection may have, if contention has shown any bound.
     fn ceiling(&self, connection: &ConnectionLoad) -> Option<usize> {
-        let ceiling = self.ceilings.get(&connection.id).filter(|ceiling| ceiling.holds(connection.bytes))?;
+        let ceiling =
+            self.ceilings.get(&connection.id).filter(|ceiling| ceiling.holds(connection.bytes))?;
         Some(ceiling.workers)
     }
 }
 
 /// [`lcam`] with rest, in a few intervals.
 ///
-/// * A connection above `threshold` keeps as many workers as its lock time allows, if that grows with the workers beyond
-///   the first, and never grows to this number of them again until its traffic halves or doubles. The busiest go, where
-///   the paper's victim is the one placed last.
-/// * Below half the threshold it grows, to twice its workers at most, by workers that relieve the busiest of those that it
-///   has.
-/// * One that must not grow exchanges its busiest worker for another that has less to do even with it.
+/// * A connection above `threshold` keeps as many workers as its lock time allows, if that grows
+///   with the workers beyond the first, and never grows to this number of them again until its
+///   traffic halves or doubles. The busiest go, where the paper's victim is the one placed last.
+/// * Below half the threshold it grows, to twice its workers at most, by workers that relieve the
+///   busiest of those that it has.
+/// * One that must not grow exchanges its busiest worker for another that has less to do even with
+///   it.
 /// * Else, and while it has no traffic, it stays as it is.
 ///
 /// A worker counts as loaded with its share of what was decided before in the same interval.
@@ -88,8 +95,14 @@ pub fn damped(snapshot: &Snapshot, threshold: Duration, damper: &mut Damper) -> 
         }
         let after = decide(connection, threshold, damper, &expected);
         expected.spread(connection.bytes, before, &after);
-        let added = after.iter().filter(|worker| !before.contains(worker)).map(|worker| Change::Add(*worker));
-        let removed = before.iter().filter(|worker| !after.contains(worker)).map(|worker| Change::Remove(*worker));
+        let added = after
+            .iter()
+            .filter(|worker| !before.contains(worker))
+            .map(|worker| Change::Add(*worker));
+        let removed = before
+            .iter()
+            .filter(|worker| !after.contains(worker))
+            .map(|worker| Change::Remove(*worker));
         moves.extend(added.chain(removed).map(|change| Move { connection: connection.id, change }));
     }
     moves
@@ -104,8 +117,11 @@ fn decide(
 ) -> Vec<WorkerIndex> {
     let count = connection.workers.len();
     if connection.lock_time > threshold && count > 1 {
-        damper.ceilings.insert(connection.id, Ceiling { workers: count - 1, bytes: connection.bytes });
-        return expected.without_the_busiest(connection, tolerable(count, connection.lock_time, threshold));
+        damper
+            .ceilings
+            .insert(connection.id, Ceiling { workers: count - 1, bytes: connection.bytes });
+        return expected
+            .without_the_busiest(connection, tolerable(count, connection.lock_time, threshold));
     }
     let ceiling = damper.ceiling(connection).unwrap_or(usize::MAX);
     if count >= ceiling {
@@ -117,7 +133,8 @@ fn decide(
     }
 }
 
-/// How many of `count` workers a connection keeps whose lock time is above the threshold: one at least, one less at least.
+/// How many of `count` workers a connection keeps whose lock time is above the threshold: one at
+/// least, one less at least.
 fn tolerable(count: usize, lock_time: Duration, threshold: Duration) -> usize {
     let share = threshold.as_secs_f64() / lock_time.as_secs_f64();
     let others = (share * (count - 1) as f64) as usize;
@@ -129,7 +146,8 @@ fn tolerable(count: usize, lock_time: Duration, threshold: Duration) -> usize {
 struct Expected(Vec<u64>);
 
 impl Expected {
-    /// How much less than the busiest worker of a connection another must have to do, in tenths: noise moves nothing.
+    /// How much less than the busiest worker of a connection another must have to do, in tenths:
+    /// noise moves nothing.
     const GAP_TENTHS: u64 = 1;
 
     fn of(&self, worker: WorkerIndex) -> u64 {
@@ -145,7 +163,8 @@ impl Expected {
         bytes <= self.of(busiest) / 10 * (10 - Expected::GAP_TENTHS)
     }
 
-    /// A connection of so many bytes goes from some workers to others; each has an equal share of it.
+    /// A connection of so many bytes goes from some workers to others; each has an equal share of
+    /// it.
     fn spread(&mut self, bytes: u64, before: &[WorkerIndex], after: &[WorkerIndex]) {
         for worker in before {
             if let Some(load) = self.0.get_mut(worker.0) {
@@ -173,7 +192,9 @@ impl Expected {
     fn with_relief(&self, connection: &ConnectionLoad, most: usize) -> Vec<WorkerIndex> {
         let (mut expected, mut workers) = (self.clone(), connection.workers.clone());
         while workers.len() < most {
-            let Some((new, busiest)) = least_loaded(&expected.0, &workers).zip(expected.busiest(&workers)) else {
+            let Some((new, busiest)) =
+                least_loaded(&expected.0, &workers).zip(expected.busiest(&workers))
+            else {
                 break;
             };
             let share = connection.bytes / (workers.len() as u64 + 1);

@@ -1,13 +1,16 @@
 //! Which messenger workers serve a connection.
 //!
-//! Contract: pure functions over a snapshot. No I/O, no clock, no random numbers: the same snapshot gives the same
-//! answer. `messenger` collects the snapshot, asks here, and moves the sockets. A decision never leaves a connection
-//! without a worker and never names a worker twice.
+//! Contract: pure functions over a snapshot. No I/O, no clock, no random numbers: the same snapshot
+//! gives the same answer. `messenger` collects the snapshot, asks here, and moves the sockets. A
+//! decision never leaves a connection without a worker and never names a worker twice.
 //!
-//! * [`first_workers`]: where a new connection begins, and where it goes when the mapping is switched.
-//! * [`lcam`]: Algorithm 1 of the Async-LCAM paper as printed, and a rule that comes to rest where it does not.
+//! * [`first_workers`]: where a new connection begins, and where it goes when the mapping is
+//!   switched.
+//! * [`lcam`]: Algorithm 1 of the Async-LCAM paper as printed, and a rule that comes to rest where
+//!   it does not.
 //! * [`traffic`]: Async-TAM, one worker per connection, moved by traffic.
-//! * [`MaxEvents`]: how many events a worker takes from its epoll set at once (section 4.3 of the paper).
+//! * [`MaxEvents`]: how many events a worker takes from its epoll set at once (section 4.3 of the
+//!   paper).
 
 mod config;
 mod events;
@@ -88,7 +91,8 @@ impl Change {
     }
 }
 
-/// Decides which workers serve a connection that begins: one of `workers` in turn, the one of its lane, or all.
+/// Decides which workers serve a connection that begins: one of `workers` in turn, the one of its
+/// lane, or all.
 ///
 /// # Errors
 /// [`MappingError::NoWorkers`] if there are none.
@@ -109,8 +113,8 @@ pub fn first_workers(
     })
 }
 
-/// Decides which workers serve a connection once the mapping is switched: those that it begins with, but under
-/// [`Mapping::Lcam`] those that it has, from where the algorithm goes on.
+/// Decides which workers serve a connection once the mapping is switched: those that it begins
+/// with, but under [`Mapping::Lcam`] those that it has, from where the algorithm goes on.
 ///
 /// # Errors
 /// [`MappingError::NoWorkers`] if there are none.
@@ -140,7 +144,9 @@ pub fn place(config: &PlacementConfig, snapshot: &Snapshot, memory: &mut Memory)
         (Mapping::TrafficAware, _) => traffic::traffic_aware(snapshot),
         (Mapping::Lcam, LcamRule::AsPrinted) => lcam::lcam(snapshot, threshold),
         (Mapping::Lcam, LcamRule::Damped) => lcam::damped(snapshot, threshold, &mut memory.damper),
-        (Mapping::RoundRobin | Mapping::Shared | Mapping::Handoff | Mapping::CoreAffine, _) => Vec::new(),
+        (Mapping::RoundRobin | Mapping::Shared | Mapping::Handoff | Mapping::CoreAffine, _) => {
+            Vec::new()
+        }
     }
 }
 

@@ -12,7 +12,12 @@ fn workers(indexes: &[usize]) -> Vec<WorkerIndex> {
 }
 
 fn connection(id: u64, placed: &[usize], lock_ms: u64, bytes: u64) -> ConnectionLoad {
-    ConnectionLoad { id, workers: workers(placed), lock_time: Duration::from_millis(lock_ms), bytes }
+    ConnectionLoad {
+        id,
+        workers: workers(placed),
+        lock_time: Duration::from_millis(lock_ms),
+        bytes,
+    }
 }
 
 fn snapshot(worker_bytes: &[u64], connections: Vec<ConnectionLoad>) -> Snapshot {
@@ -28,7 +33,8 @@ fn apply(snapshot: &mut Snapshot, moves: &[Move]) {
     let pool = snapshot.worker_bytes.len();
     let before = snapshot.connections.clone();
     for step in moves {
-        let connection = snapshot.connections.iter_mut().find(|c| c.id == step.connection).expect("it exists");
+        let connection =
+            snapshot.connections.iter_mut().find(|c| c.id == step.connection).expect("it exists");
         let last = connection.workers.clone();
         step.change.apply(&mut connection.workers);
         assert_ne!(last, connection.workers, "a move that moves nothing");
@@ -69,7 +75,10 @@ fn figure_8b_adds_the_worker_with_the_fewest_bytes_that_does_not_serve_it() {
 
 #[test]
 fn the_last_worker_stays_and_no_ninth_of_eight_is_added() {
-    let now = snapshot(&[0; 8], vec![connection(1, &[4], 9999, 1), connection(2, &[7, 6, 5, 4, 3, 2, 1, 0], 0, 1)]);
+    let now = snapshot(
+        &[0; 8],
+        vec![connection(1, &[4], 9999, 1), connection(2, &[7, 6, 5, 4, 3, 2, 1, 0], 0, 1)],
+    );
     assert_eq!(lcam::lcam(&now, THRESHOLD), []);
     assert_eq!(lcam::damped(&now, THRESHOLD, &mut lcam::Damper::default()), []);
 }
@@ -77,12 +86,20 @@ fn the_last_worker_stays_and_no_ninth_of_eight_is_added() {
 #[test]
 fn exactly_the_threshold_is_not_above_it() {
     let now = snapshot(&[1, 0], vec![connection(1, &[0], 300, 1)]);
-    assert_eq!(lcam::lcam(&now, THRESHOLD), [Move { connection: 1, change: Change::Add(WorkerIndex(1)) }]);
+    assert_eq!(
+        lcam::lcam(&now, THRESHOLD),
+        [Move { connection: 1, change: Change::Add(WorkerIndex(1)) }]
+    );
 }
 
-/// How many workers one connection has after each interval, if its lock time depends on their number alone and its bytes
-/// are shared evenly among them.
-fn course(rule: LcamRule, pool: usize, intervals: usize, lock_ms: impl Fn(usize) -> u64) -> Vec<usize> {
+/// How many workers one connection has after each interval, if its lock time depends on their
+/// number alone and its bytes are shared evenly among them.
+fn course(
+    rule: LcamRule,
+    pool: usize,
+    intervals: usize,
+    lock_ms: impl Fn(usize) -> u64,
+) -> Vec<usize> {
     let (config, mut memory) = (config(Mapping::Lcam, rule), Memory::default());
     let mut now = snapshot(&vec![0; pool], vec![connection(1, &[0], lock_ms(1), 10_000)]);
     let mut counts = Vec::new();
@@ -114,16 +131,19 @@ fn as_printed_it_oscillates_and_damped_it_rests() {
     assert_eq!(course(LcamRule::Damped, 4, 12, lock_ms), [2, 4, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2]);
 }
 
-/// One busy connection that never contends, and idle workers: as printed it has them all after 63 intervals (189 s at the
-/// paper's 3 s), damped after six.
+/// One busy connection that never contends, and idle workers: as printed it has them all after 63
+/// intervals (189 s at the paper's 3 s), damped after six.
 #[test]
 fn as_printed_it_converges_slowly_and_damped_it_does_not() {
-    let needed = |rule| 1 + course(rule, 64, 80, |_| 0).iter().position(|count| *count == 64).expect("all workers");
+    let needed = |rule| {
+        1 + course(rule, 64, 80, |_| 0).iter().position(|count| *count == 64).expect("all workers")
+    };
     assert_eq!(needed(LcamRule::AsPrinted), 63);
     assert_eq!(needed(LcamRule::Damped), 6);
 }
 
-/// Where lock time grows with the workers, one look is enough to know how many are too many. The busiest go first.
+/// Where lock time grows with the workers, one look is enough to know how many are too many. The
+/// busiest go first.
 #[test]
 fn damped_a_contended_connection_keeps_what_its_lock_time_allows() {
     let mut damper = lcam::Damper::default();
@@ -135,28 +155,34 @@ fn damped_a_contended_connection_keeps_what_its_lock_time_allows() {
     assert_eq!(after.connections[0].workers, workers(&[7, 5, 6]));
 }
 
-/// Two connections that contend with a second worker each, on one worker: one of them moves, although neither may grow.
+/// Two connections that contend with a second worker each, on one worker: one of them moves,
+/// although neither may grow.
 #[test]
 fn damped_connections_that_must_not_grow_move_apart() {
     let (config, mut memory) = (config(Mapping::Lcam, LcamRule::Damped), Memory::default());
-    let mut now = snapshot(&[0; 2], vec![connection(1, &[0], 0, 1000), connection(2, &[0], 0, 1000)]);
+    let mut now =
+        snapshot(&[0; 2], vec![connection(1, &[0], 0, 1000), connection(2, &[0], 0, 1000)]);
     for _ in 0..8 {
         share_out(&mut now);
         for connection in &mut now.connections {
-            connection.lock_time = if connection.workers.len() > 1 { INTERVAL } else { Duration::ZERO };
+            connection.lock_time =
+                if connection.workers.len() > 1 { INTERVAL } else { Duration::ZERO };
         }
         let moves = place(&config, &now, &mut memory);
         apply(&mut now, &moves);
     }
-    let mut placed: Vec<_> = now.connections.iter().flat_map(|connection| connection.workers.clone()).collect();
+    let mut placed: Vec<_> =
+        now.connections.iter().flat_map(|connection| connection.workers.clone()).collect();
     placed.sort_unstable();
     assert_eq!(placed, workers(&[0, 1]));
 }
 
-/// Every worker has as much to do as the others: as printed each connection grows all the same, damped none does.
+/// Every worker has as much to do as the others: as printed each connection grows all the same,
+/// damped none does.
 #[test]
 fn damped_even_traffic_stays_where_it_is() {
-    let connections: Vec<_> = (0..8).map(|id| connection(id, &[id as usize % 4], 0, 1000)).collect();
+    let connections: Vec<_> =
+        (0..8).map(|id| connection(id, &[id as usize % 4], 0, 1000)).collect();
     let even = snapshot(&[2000, 2040, 1950, 2010], connections);
     assert_eq!(lcam::lcam(&even, THRESHOLD).len(), 8);
     assert_eq!(lcam::damped(&even, THRESHOLD, &mut lcam::Damper::default()), []);
@@ -175,7 +201,10 @@ fn as_printed_all_take_the_same_worker() {
         moves.into_iter().map(target).collect()
     };
     assert_eq!(targets(lcam::lcam(&now, THRESHOLD)), BTreeSet::from([1]));
-    assert_eq!(targets(lcam::damped(&now, THRESHOLD, &mut lcam::Damper::default())), BTreeSet::from([1, 2, 3]));
+    assert_eq!(
+        targets(lcam::damped(&now, THRESHOLD, &mut lcam::Damper::default())),
+        BTreeSet::from([1, 2, 3])
+    );
 }
 
 #[test]
@@ -185,7 +214,11 @@ fn a_damped_connection_grows_again_when_its_traffic_changes() {
     assert_eq!(lcam::damped(&contended, THRESHOLD, &mut damper).len(), 1);
     let calm = |bytes| snapshot(&[bytes, 0, 0, 0], vec![connection(1, &[0], 0, bytes)]);
     assert_eq!(lcam::damped(&calm(1900), THRESHOLD, &mut damper), []);
-    assert_eq!(lcam::damped(&calm(0), THRESHOLD, &mut damper), [], "an idle connection needs no worker");
+    assert_eq!(
+        lcam::damped(&calm(0), THRESHOLD, &mut damper),
+        [],
+        "an idle connection needs no worker"
+    );
     assert_eq!(lcam::damped(&calm(499), THRESHOLD, &mut damper).len(), 1);
 }
 
@@ -198,7 +231,8 @@ fn the_heavy_connection_moves_to_the_idle_worker() {
         connection(4, &[2], 0, 100),
     ];
     let now = snapshot(&[0; 3], connections);
-    // then the light one, which would share with it, to the worker that now has least: 1100, 300, 100 becomes 500, 400, 600
+    // then the light one, which would share with it, to the worker that now has least: 1100, 300,
+    // 100 becomes 500, 400, 600
     let only = |connection, worker| Move { connection, change: Change::Only(WorkerIndex(worker)) };
     assert_eq!(traffic::traffic_aware(&now), [only(1, 2), only(4, 1)]);
     // one heavy connection alone on its worker has nowhere better to go
@@ -208,7 +242,9 @@ fn the_heavy_connection_moves_to_the_idle_worker() {
 
 #[test]
 fn connections_begin_where_the_mapping_says() {
-    let at = |mapping, lane, before| first_workers(mapping, 3, NewConnection { lane, before }).expect("workers");
+    let at = |mapping, lane, before| {
+        first_workers(mapping, 3, NewConnection { lane, before }).expect("workers")
+    };
     for before in 0..7 {
         for mapping in [Mapping::RoundRobin, Mapping::TrafficAware, Mapping::Lcam] {
             assert_eq!(at(mapping, 9, before), workers(&[before as usize % 3]));
@@ -217,7 +253,10 @@ fn connections_begin_where_the_mapping_says() {
         assert_eq!(at(Mapping::Shared, 5, before), workers(&[0, 1, 2]));
         assert_eq!(at(Mapping::Handoff, 5, before), workers(&[0, 1, 2]));
     }
-    assert_eq!(first_workers(Mapping::Shared, 0, NewConnection::default()), Err(MappingError::NoWorkers));
+    assert_eq!(
+        first_workers(Mapping::Shared, 0, NewConnection::default()),
+        Err(MappingError::NoWorkers)
+    );
     let (current, connection) = (workers(&[2, 0]), NewConnection::default());
     assert_eq!(switched_workers(Mapping::Lcam, 3, connection, &current), Ok(current.clone()));
     assert_eq!(switched_workers(Mapping::RoundRobin, 3, connection, &current), Ok(workers(&[0])));
@@ -239,11 +278,15 @@ fn names_parse_back_and_errors_say_what_is_allowed() {
     let good = PlacementConfig::default();
     assert_eq!(good.check(), Ok(()));
     for interval in [Duration::ZERO, Duration::from_micros(999), Duration::from_secs(3601)] {
-        let error = PlacementConfig { interval, ..good }.check().expect_err("out of range").to_string();
+        let error =
+            PlacementConfig { interval, ..good }.check().expect_err("out of range").to_string();
         assert!(error.contains("1 ms to 3600s"), "{error}");
     }
     for lock_threshold in [0.0, -1.0, 1.01, f64::NAN] {
-        let error = PlacementConfig { lock_threshold, ..good }.check().expect_err("out of range").to_string();
+        let error = PlacementConfig { lock_threshold, ..good }
+            .check()
+            .expect_err("out of range")
+            .to_string();
         assert!(error.contains("above 0 and up to 1"), "{error}");
     }
     assert_eq!(good.threshold(INTERVAL), THRESHOLD);
@@ -251,7 +294,15 @@ fn names_parse_back_and_errors_say_what_is_allowed() {
 
 #[test]
 fn events_follow_connections_and_workers() {
-    let cases = [(0, 8, 1), (1, 8, 1), (8, 8, 1), (9, 8, 2), (30, 8, 4), (30, 0, 30), (usize::MAX, 1, EVENTS_MAX)];
+    let cases = [
+        (0, 8, 1),
+        (1, 8, 1),
+        (8, 8, 1),
+        (9, 8, 2),
+        (30, 8, 4),
+        (30, 0, 30),
+        (usize::MAX, 1, EVENTS_MAX),
+    ];
     for (connections, workers, events) in cases {
         assert_eq!(MaxEvents::Auto.limit(connections, workers), events);
         assert_eq!(MaxEvents::Fixed(5000).limit(connections, workers), 5000);
@@ -283,8 +334,10 @@ prop_compose! {
 fn any_config() -> impl Strategy<Value = PlacementConfig> {
     let mapping = prop::sample::select(Mapping::ALL.to_vec());
     let rule = prop::sample::select(LcamRule::ALL.to_vec());
-    (mapping, rule, 0.001f64..1.0)
-        .prop_map(|(mapping, rule, lock_threshold)| PlacementConfig { lock_threshold, ..config(mapping, rule) })
+    (mapping, rule, 0.001f64..1.0).prop_map(|(mapping, rule, lock_threshold)| PlacementConfig {
+        lock_threshold,
+        ..config(mapping, rule)
+    })
 }
 
 proptest! {
@@ -306,7 +359,8 @@ proptest! {
         apply(&mut now, &moves);
     }
 
-    /// Traffic that stays the same per connection: the moves end, and none made the busiest worker busier.
+    /// Traffic that stays the same per connection: the moves end, and none made the busiest worker
+    /// busier.
     #[test]
     fn traffic_aware_comes_to_rest(mut now in any_snapshot()) {
         for connection in &mut now.connections {
@@ -329,7 +383,8 @@ proptest! {
         }
     }
 
-    /// A mapping remembers only what it has seen: two that saw the same decide the same, interval after interval.
+    /// A mapping remembers only what it has seen: two that saw the same decide the same, interval
+    /// after interval.
     #[test]
     fn memory_is_all_that_one_interval_hands_to_the_next(config in any_config(), seen in prop::collection::vec(any_snapshot(), 1..6)) {
         let (mut one, mut other) = (Memory::default(), Memory::default());
@@ -343,9 +398,9 @@ proptest! {
         }
     }
 
-    /// Steady traffic, shared evenly by the workers of a connection, and lock time that is any function of their number:
-    /// damped, the moves end. (Each fall lowers a connection's ceiling, and between two falls workers are added, or
-    /// exchanged for less loaded ones.)
+    /// Steady traffic, shared evenly by the workers of a connection, and lock time that is any
+    /// function of their number: damped, the moves end. (Each fall lowers a connection's ceiling,
+    /// and between two falls workers are added, or exchanged for less loaded ones.)
     #[test]
     fn damped_comes_to_rest(mut now in any_snapshot(), lock_ms in prop::collection::vec(0u64..700, 9)) {
         let mut damper = lcam::Damper::default();

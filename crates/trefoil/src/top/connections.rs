@@ -2,7 +2,8 @@
 
 use crate::table::{bytes, columns};
 use messenger::{
-    AttachmentStats, Change, ConnState, ConnectionStats, Forecast, ListenerStats, Mapping, Move, TelemetryReport,
+    AttachmentStats, Change, ConnState, ConnectionStats, Forecast, ListenerStats, Mapping, Move,
+    TelemetryReport,
 };
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -54,7 +55,11 @@ fn share(part: u64, whole: u64) -> f64 {
 /// The connections of a daemon, which were counted over the time that the report took.
 pub fn rows(report: &TelemetryReport) -> Vec<Row> {
     let of = |listener| row_maker(report, listener);
-    report.listeners.iter().flat_map(|listener| listener.connections.iter().map(of(listener))).collect()
+    report
+        .listeners
+        .iter()
+        .flat_map(|listener| listener.connections.iter().map(of(listener)))
+        .collect()
 }
 
 fn row_maker<'a>(
@@ -87,7 +92,10 @@ fn row_maker<'a>(
         bytes_out_per_s: per_second(connection.sum(|seat| seat.bytes_out)),
         messages_per_s: per_second(connection.sum(|seat| seat.messages)),
         lock_wait_share: share(connection.lock_wait_ns(), elapsed_ns),
-        contended_share: share(connection.sum(|seat| seat.contended), connection.sum(|seat| seat.acquisitions)),
+        contended_share: share(
+            connection.sum(|seat| seat.contended),
+            connection.sum(|seat| seat.acquisitions),
+        ),
         marks_per_s: per_second(connection.sum(|seat| seat.marks)),
         seats: connection.attachments.iter().map(seat).collect(),
     }
@@ -125,9 +133,19 @@ pub fn outlooks(report: &TelemetryReport) -> Vec<Outlook> {
     let worker_bytes = worker_bytes(report);
     let mut outlooks = Vec::new();
     for listener in report.listeners.iter().filter(|listener| !listener.connections.is_empty()) {
-        for mapping in Mapping::ALL.into_iter().filter(|mapping| *mapping != listener.placement.mapping) {
-            let Some(mut moves) = listener.outlook(mapping, worker_bytes.clone(), elapsed) else { continue };
-            let traffic = |id| listener.connections.iter().find(|connection| connection.id == id).map(|c| c.bytes());
+        for mapping in
+            Mapping::ALL.into_iter().filter(|mapping| *mapping != listener.placement.mapping)
+        {
+            let Some(mut moves) = listener.outlook(mapping, worker_bytes.clone(), elapsed) else {
+                continue;
+            };
+            let traffic = |id| {
+                listener
+                    .connections
+                    .iter()
+                    .find(|connection| connection.id == id)
+                    .map(|c| c.bytes())
+            };
             moves.sort_by_key(|step| Reverse(traffic(step.connection)));
             outlooks.push(Outlook {
                 target: report.name.clone(),
@@ -158,7 +176,8 @@ fn words(row: &ChangeRow) -> String {
     }
 }
 
-/// The busiest and the idlest worker of a listener's runtime in the interval, as they are or as a mapping would make them.
+/// The busiest and the idlest worker of a listener's runtime in the interval, as they are or as a
+/// mapping would make them.
 #[derive(Debug, Serialize)]
 pub struct Spread {
     target: String,
@@ -185,7 +204,9 @@ pub fn spreads(report: &TelemetryReport) -> Vec<Spread> {
         };
         let (bytes, unknown) = match forecast {
             Forecast::Bytes(bytes) => (bytes, None),
-            Forecast::FollowsWhoIsFree => (Vec::new(), Some("bytes per worker follow from who is free")),
+            Forecast::FollowsWhoIsFree => {
+                (Vec::new(), Some("bytes per worker follow from who is free"))
+            }
             Forecast::Unknown => (Vec::new(), Some("not all connections are known")),
         };
         Spread {
@@ -220,13 +241,22 @@ pub fn spread_text(spreads: &[Spread]) -> String {
         return String::new();
     }
     let cells = listeners.iter().map(|listener| {
-        let cell =
-            |wanted: &dyn Fn(&Spread) -> bool| listener.iter().find(|row| wanted(row)).map_or("-".into(), max_min);
+        let cell = |wanted: &dyn Fn(&Spread) -> bool| {
+            listener.iter().find(|row| wanted(row)).map_or("-".into(), max_min)
+        };
         let predicted = PREDICTED.map(|mapping| cell(&|row| row.mapping == mapping.name()));
         let [round_robin, traffic_aware, core_affine] = predicted;
         let now = listener.iter().find(|row| row.present).map_or("", |row| row.mapping);
         let (target, addr) = (listener[0].target.clone(), listener[0].listener.clone());
-        [target, addr, now.to_owned(), cell(&|row| row.present), round_robin, traffic_aware, core_affine]
+        [
+            target,
+            addr,
+            now.to_owned(),
+            cell(&|row| row.present),
+            round_robin,
+            traffic_aware,
+            core_affine,
+        ]
     });
     let [round_robin, traffic_aware, core_affine] = PREDICTED.map(Mapping::name);
     let head = ["target", "listener", "mapping", "now", round_robin, traffic_aware, core_affine];
@@ -294,20 +324,22 @@ pub fn seat_text(rows: &[Row]) -> String {
         "found taken/s",
         "marks/s",
     ];
-    let cells = busiest(rows).flat_map(|row| row.seats.iter().map(move |seat| (row, seat))).map(|(row, seat)| {
-        [
-            row.target.clone(),
-            row.connection.to_string(),
-            seat.worker.to_string(),
-            if seat.seated { "yes" } else { "no more" }.to_owned(),
-            bytes(seat.bytes_per_s as u64),
-            format!("{:.0}", seat.messages_per_s),
-            format!("{:.1}%", seat.lock_wait_share * 100.0),
-            format!("{:.1}", seat.acquisitions_per_s),
-            format!("{:.1}", seat.contended_per_s),
-            format!("{:.1}", seat.marks_per_s),
-        ]
-    });
+    let cells = busiest(rows).flat_map(|row| row.seats.iter().map(move |seat| (row, seat))).map(
+        |(row, seat)| {
+            [
+                row.target.clone(),
+                row.connection.to_string(),
+                seat.worker.to_string(),
+                if seat.seated { "yes" } else { "no more" }.to_owned(),
+                bytes(seat.bytes_per_s as u64),
+                format!("{:.0}", seat.messages_per_s),
+                format!("{:.1}%", seat.lock_wait_share * 100.0),
+                format!("{:.1}", seat.acquisitions_per_s),
+                format!("{:.1}", seat.contended_per_s),
+                format!("{:.1}", seat.marks_per_s),
+            ]
+        },
+    );
     columns(head, cells) + &left_out(rows)
 }
 
@@ -331,7 +363,8 @@ fn left_out(rows: &[Row]) -> String {
 pub fn outlook_text(outlooks: &[Outlook]) -> String {
     let line = |outlook: &Outlook| {
         let mut parts: Vec<String> = outlook.changes.iter().take(CHANGES_MAX).map(words).collect();
-        if let Some(more) = outlook.changes.len().checked_sub(CHANGES_MAX).filter(|more| *more > 0) {
+        if let Some(more) = outlook.changes.len().checked_sub(CHANGES_MAX).filter(|more| *more > 0)
+        {
             parts.push(format!("change {more} more"));
         }
         let parts = if parts.is_empty() { "change nothing".to_owned() } else { parts.join(", ") };
@@ -347,7 +380,13 @@ mod tests {
     use messenger::{PlacementConfig, WorkerStats};
 
     fn connection(id: u64, bytes_in: u64) -> ConnectionStats {
-        let seat = AttachmentStats { worker: 0, seated: true, bytes_in, messages: 10, ..AttachmentStats::default() };
+        let seat = AttachmentStats {
+            worker: 0,
+            seated: true,
+            bytes_in,
+            messages: 10,
+            ..AttachmentStats::default()
+        };
         let other = AttachmentStats {
             worker: 1,
             seated: false,
@@ -382,7 +421,10 @@ mod tests {
         TelemetryReport {
             name: "osd.0".into(),
             elapsed_ns: 2_000_000_000,
-            workers: vec![WorkerStats { bytes_in: 12_288, ..WorkerStats::default() }, WorkerStats::default()],
+            workers: vec![
+                WorkerStats { bytes_in: 12_288, ..WorkerStats::default() },
+                WorkerStats::default(),
+            ],
             listeners: vec![listener],
             ..TelemetryReport::default()
         }
@@ -392,7 +434,10 @@ mod tests {
     fn the_busiest_come_first_as_rates_and_shares() {
         let text = text(&rows(&report(vec![connection(7, 4096), connection(8, 8192)])));
         let first: Vec<&str> = text.lines().nth(1).expect("two rows").split_whitespace().collect();
-        assert_eq!(first.join(" "), "osd.0 8 client 127.0.0.1:5 round-robin 0 4.0 KiB 0 B 5 10.0% 25.0% 1.5");
+        assert_eq!(
+            first.join(" "),
+            "osd.0 8 client 127.0.0.1:5 round-robin 0 4.0 KiB 0 B 5 10.0% 25.0% 1.5"
+        );
         let idle = TelemetryReport { elapsed_ns: 0, ..report(vec![connection(7, 0)]) };
         assert_eq!(rows(&idle)[0].bytes_in_per_s, 0.0, "nothing is divided by zero");
     }
@@ -401,13 +446,18 @@ mod tests {
     fn seats_tell_which_worker_waits_and_which_moves_on() {
         let rows = rows(&report(vec![connection(7, 4096), connection(8, 8192)]));
         let text = seat_text(&rows);
-        let lines: Vec<String> =
-            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
         assert_eq!(lines.len(), 1 + 4, "a line for each connection and worker:\n{text}");
         assert_eq!(lines[1], "osd.0 8 0 yes 4.0 KiB 5 0.0% 15.0 0.0 0.0");
         assert_eq!(lines[2], "osd.0 8 1 no more 0 B 0 10.0% 5.0 5.0 1.5");
         let json = serde_json::to_value(&rows[0].seats[1]).expect("plain values");
-        assert_eq!((&json["acquisitions_per_s"], &json["contended_per_s"]), (&5.0.into(), &5.0.into()));
+        assert_eq!(
+            (&json["acquisitions_per_s"], &json["contended_per_s"]),
+            (&5.0.into(), &5.0.into())
+        );
         assert_eq!(json["marks_per_s"], 1.5);
     }
 
@@ -441,32 +491,51 @@ mod tests {
         let report = report(vec![connection(1, 4096), connection(2, 8192)]);
         let spreads = spreads(&report);
         let text = spread_text(&spreads);
-        let line: Vec<&str> =
-            text.lines().nth(2).expect("one listener").split("  ").filter(|c| !c.is_empty()).collect();
+        let line: Vec<&str> = text
+            .lines()
+            .nth(2)
+            .expect("one listener")
+            .split("  ")
+            .filter(|c| !c.is_empty())
+            .collect();
         let line: Vec<&str> = line.into_iter().map(str::trim).collect();
         let now = "6.0 KiB / 0 B";
         let spread = "4.0 KiB / 2.0 KiB";
-        assert_eq!(line, ["osd.0", "127.0.0.1:7400", "round-robin", now, now, spread, now], "{text}");
+        assert_eq!(
+            line,
+            ["osd.0", "127.0.0.1:7400", "round-robin", now, now, spread, now],
+            "{text}"
+        );
         assert!(
             text.ends_with("shared, lcam, handoff: bytes per worker follow from who is free and cannot be predicted\n")
         );
         let json = serde_json::to_value(&spreads).expect("plain values");
-        let row = |name: &str| json.as_array().and_then(|rows| rows.iter().find(|row| row["mapping"] == name));
+        let row = |name: &str| {
+            json.as_array().and_then(|rows| rows.iter().find(|row| row["mapping"] == name))
+        };
         assert_eq!(row("traffic-aware").map(|row| &row["max_bytes_per_s"]), Some(&4096.0.into()));
         assert_eq!(row("round-robin").map(|row| &row["present"]), Some(&true.into()));
         let handoff = row("handoff").expect("every mapping");
-        assert!(handoff["max_bytes_per_s"].is_null() && handoff["unknown"].is_string(), "{handoff}");
+        assert!(
+            handoff["max_bytes_per_s"].is_null() && handoff["unknown"].is_string(),
+            "{handoff}"
+        );
     }
 
     #[test]
     fn of_connections_with_several_workers_the_spread_with_one_each_is_shown() {
         let mut shared = report(vec![connection(1, 4096), connection(2, 8192)]);
         shared.listeners[0].placement = PlacementConfig::new(Mapping::Handoff);
-        shared.listeners[0].connections.iter_mut().for_each(|connection| connection.workers = vec![0, 1]);
+        shared.listeners[0]
+            .connections
+            .iter_mut()
+            .for_each(|connection| connection.workers = vec![0, 1]);
         let text = spread_text(&spreads(&shared));
         let row = text.lines().nth(2).expect("one listener");
         assert!(
-            row.contains("handoff") && row.contains("6.0 KiB / 0 B") && row.contains("4.0 KiB / 2.0 KiB"),
+            row.contains("handoff")
+                && row.contains("6.0 KiB / 0 B")
+                && row.contains("4.0 KiB / 2.0 KiB"),
             "{text}"
         );
         shared.workers.truncate(1);

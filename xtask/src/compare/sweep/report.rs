@@ -1,4 +1,5 @@
-//! Text, tables and figures of a sweep, from its samples. Nothing is measured, read or written here.
+//! Text, tables and figures of a sweep, from its samples. Nothing is measured, read or written
+//! here.
 
 use super::Plan;
 use crate::compare::cells::Cell;
@@ -11,7 +12,8 @@ use std::fmt::Write;
 
 /// Width and height of a panel.
 const PANEL: (f64, f64) = (380.0, 280.0);
-/// What is shown over the requests in flight: metric, what it is, unit, and how many of its own unit are one of that.
+/// What is shown over the requests in flight: metric, what it is, unit, and how many of its own
+/// unit are one of that.
 const SHOWN: [(&str, &str, &str, f64); 3] = [
     ("ops_per_s", "Throughput", "operations per s", 1.0),
     ("p99_us", "99th percentile of latency", "ms", 1e3),
@@ -32,7 +34,8 @@ fn file_of(section: &[Cell]) -> String {
     format!("{}.svg", section[0].name)
 }
 
-/// Files of figures, and what is in them: one for each cell that was measured with several numbers of requests in flight.
+/// Files of figures, and what is in them: one for each cell that was measured with several numbers
+/// of requests in flight.
 pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<(String, String)> {
     let series = sections(&plan.cells).filter(|section| is_series(section));
     series.map(|section| (file_of(section), figure(plan, section, samples).draw())).collect()
@@ -67,7 +70,8 @@ fn figure(plan: &Plan, section: &[Cell], samples: &Samples) -> Figure {
             logarithmic: true,
         },
     };
-    let styles = plan.variants.iter().enumerate().map(|(at, variant)| style(at, &label(plan, variant)));
+    let styles =
+        plan.variants.iter().enumerate().map(|(at, variant)| style(at, &label(plan, variant)));
     Figure {
         title: format!("{}: {}", section[0].name, plan.name),
         note: format!(
@@ -128,11 +132,16 @@ fn head(out: &mut String, plan: &Plan, origin: &Origin) {
 fn failures(out: &mut String, samples: &Samples) {
     for (sample, error) in samples.failures() {
         let why = error.lines().next().unwrap_or_default();
-        let _ = writeln!(out, "* **Failed**: {}, `{}`, run {}: {why}", sample.cell, sample.system, sample.run);
+        let _ = writeln!(
+            out,
+            "* **Failed**: {}, `{}`, run {}: {why}",
+            sample.cell, sample.system, sample.run
+        );
     }
 }
 
-/// Of the defaults' value to this one's in each run: turned round, for what is asked is the setting's worth.
+/// Of the defaults' value to this one's in each run: turned round, for what is asked is the
+/// setting's worth.
 fn of_defaults(samples: &Samples, cell: &str, name: &str, metric: &str) -> String {
     match samples.ratio(cell, name, metric).0 {
         Some(ratio) if ratio > 0.0 => format!("{:.2}x", 1.0 / ratio),
@@ -147,7 +156,8 @@ fn one_cell(out: &mut String, plan: &Plan, cell: &Cell, samples: &Samples) {
         "| setting | median | of the defaults | p99 latency, us | CPU us per operation | of the defaults |\n|---|---|---|---|---|---|"
     );
     let title = cell.title();
-    let speed = if samples.metrics(&title).contains("ops_per_s") { "ops_per_s" } else { "mb_per_s" };
+    let speed =
+        if samples.metrics(&title).contains("ops_per_s") { "ops_per_s" } else { "mb_per_s" };
     for name in plan.variants.iter().map(Variant::name) {
         let median = |metric: &str| shown(samples.median(&title, &name, metric));
         let _ = writeln!(
@@ -164,16 +174,27 @@ fn one_cell(out: &mut String, plan: &Plan, cell: &Cell, samples: &Samples) {
 
 /// A table for each metric: a row for each setting, a column for each number of requests in flight.
 fn over_in_flight(out: &mut String, plan: &Plan, section: &[Cell], samples: &Samples) {
-    let _ = writeln!(out, "{}, and so on for each number of requests in flight.\n", section[0].about());
+    let _ =
+        writeln!(out, "{}, and so on for each number of requests in flight.\n", section[0].about());
     let _ = writeln!(out, "![{}]({})", section[0].name, file_of(section));
     for (metric, what, unit, scale) in SHOWN {
-        let counts: Vec<String> = section.iter().filter_map(|cell| Some(cell.in_flight?.to_string())).collect();
-        let _ = writeln!(out, "\n{what}, {unit}, by requests in flight (in brackets: of the defaults):\n");
-        let _ = writeln!(out, "| setting | {} |\n|---|{}", counts.join(" | "), "---|".repeat(counts.len()));
+        let counts: Vec<String> =
+            section.iter().filter_map(|cell| Some(cell.in_flight?.to_string())).collect();
+        let _ = writeln!(
+            out,
+            "\n{what}, {unit}, by requests in flight (in brackets: of the defaults):\n"
+        );
+        let _ = writeln!(
+            out,
+            "| setting | {} |\n|---|{}",
+            counts.join(" | "),
+            "---|".repeat(counts.len())
+        );
         for name in plan.variants.iter().map(Variant::name) {
             let number = |cell: &Cell| {
                 let title = cell.title();
-                let median = shown(samples.median(&title, &name, metric).map(|value| value / scale));
+                let median =
+                    shown(samples.median(&title, &name, metric).map(|value| value / scale));
                 if name == TREFOIL {
                     median
                 } else {
@@ -194,8 +215,14 @@ fn lock_table(out: &mut String, plan: &Plan, cell: &Cell, samples: &Samples) {
     );
     locks::head(out);
     for name in plan.variants.iter().map(Variant::name) {
-        let runs = || samples.0.iter().filter(|sample| sample.cell == title && sample.system == name);
-        locks::rows(out, &name, runs().map(|run| run.locks.clone()), runs().map(|run| run.operations).sum());
+        let runs =
+            || samples.0.iter().filter(|sample| sample.cell == title && sample.system == name);
+        locks::rows(
+            out,
+            &name,
+            runs().map(|run| run.locks.clone()),
+            runs().map(|run| run.operations).sum(),
+        );
     }
 }
 
@@ -239,11 +266,20 @@ mod tests {
         for (name, speed) in [("trefoil", 100.0), ("a=1", 150.0)] {
             samples.0.push(sample("randread-4k", name, 1, "ops_per_s", speed));
         }
-        let lock = LockUse { place: "mount".into(), lock: "pool".into(), taken: 30, found_taken: 3, waited_ns: 9 };
+        let lock = LockUse {
+            place: "mount".into(),
+            lock: "pool".into(),
+            taken: 30,
+            found_taken: 3,
+            waited_ns: 9,
+        };
         (samples.0[1].operations, samples.0[1].locks) = (10.0, vec![lock]);
         let text = text(&plan, &origin(), &samples);
         assert!(text.contains("| `a=1` | 150 | 1.50x | - | - | - |"), "{text}");
-        assert!(text.contains("| `a=1` | mount | pool | 30 | 3 | 0.00 | 3.00 | 300.00 | 1 |"), "{text}");
+        assert!(
+            text.contains("| `a=1` | mount | pool | 30 | 3 | 0.00 | 3.00 | 300.00 | 1 |"),
+            "{text}"
+        );
         assert!(figures(&plan, &samples).is_empty());
     }
 
@@ -251,10 +287,17 @@ mod tests {
     fn requests_in_flight_are_columns_and_a_figure() {
         let plan = plan_with_in_flight(&["mount.threads=1,4"], &[1, 8]);
         let mut samples = Samples::default();
-        for (name, factor) in [("trefoil", 1.0), ("mount.threads=1", 2.0), ("mount.threads=4", 3.0)] {
+        for (name, factor) in [("trefoil", 1.0), ("mount.threads=1", 2.0), ("mount.threads=4", 3.0)]
+        {
             for in_flight in [1, 8] {
                 let cell = format!("randread-4k@{in_flight}");
-                samples.0.push(sample(&cell, name, 1, "ops_per_s", factor * 1000.0 * f64::from(in_flight)));
+                samples.0.push(sample(
+                    &cell,
+                    name,
+                    1,
+                    "ops_per_s",
+                    factor * 1000.0 * f64::from(in_flight),
+                ));
             }
         }
         let text = text(&plan, &origin(), &samples);

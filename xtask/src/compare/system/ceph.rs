@@ -1,4 +1,5 @@
-//! CephFS from Debian's packages: data in an erasure-coded 2+1 pool, in a network namespace of its own, mounted with ceph-fuse.
+//! CephFS from Debian's packages: data in an erasure-coded 2+1 pool, in a network namespace of its
+//! own, mounted with ceph-fuse.
 
 mod cluster;
 mod text;
@@ -81,7 +82,9 @@ impl System for Ceph {
 
     fn describe(&self) -> Vec<String> {
         let version = Command::new("ceph").arg("--version").output();
-        let version = version.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned()).unwrap_or_default();
+        let version = version
+            .map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+            .unwrap_or_default();
         let (file, memory, kind) = (OSD_BYTES_MAX >> 30, OSD_MEMORY_TARGET >> 30, &self.disk_kind);
         vec![
             version,
@@ -103,7 +106,9 @@ impl System for Ceph {
     fn processes(&self) -> Vec<Process> {
         let clients = self.mounts().map(|mount| (Group::Client, mount.client.clone()));
         let daemons = self.cluster.daemons().into_iter().map(|daemon| (Group::Daemons, daemon));
-        let process = |(group, daemon): (Group, Daemon)| Some(Process { pid: daemon.pid()?, group, name: daemon.name });
+        let process = |(group, daemon): (Group, Daemon)| {
+            Some(Process { pid: daemon.pid()?, group, name: daemon.name })
+        };
         clients.chain(daemons).filter_map(process).collect()
     }
 
@@ -122,7 +127,9 @@ impl Parts for Ceph {
     }
 
     fn unmount_others(&mut self) -> Outcome {
-        self.others.drain(..).try_for_each(|mount| self.cluster.unmount(&mount.point, &mount.client))
+        self.others
+            .drain(..)
+            .try_for_each(|mount| self.cluster.unmount(&mount.point, &mount.client))
     }
 
     fn kill_one(&mut self) -> Outcome {

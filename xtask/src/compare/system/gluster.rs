@@ -45,7 +45,10 @@ impl Gluster {
     /// # Errors
     /// When it cannot be installed or does not come up.
     pub fn up(dir: &Path, tuned: bool, bench: &Bench) -> Outcome<Gluster> {
-        setup::install(&[("glusterd", "glusterfs-server"), ("mount.glusterfs", "glusterfs-client")], &bench.interrupt)?;
+        setup::install(
+            &[("glusterd", "glusterfs-server"), ("mount.glusterfs", "glusterfs-client")],
+            &bench.interrupt,
+        )?;
         let purpose = if tuned { "compare-tuned" } else { "compare" };
         let volume = Volume::up(dir, purpose, &bench.interrupt)?;
         if tuned {
@@ -72,7 +75,9 @@ impl System for Gluster {
 
     fn describe(&self) -> Vec<String> {
         let version = Command::new("glusterfs").arg("--version").output();
-        let version = version.map(|out| String::from_utf8_lossy(&out.stdout).lines().next().unwrap_or("").to_owned());
+        let version = version.map(|out| {
+            String::from_utf8_lossy(&out.stdout).lines().next().unwrap_or("").to_owned()
+        });
         let mut lines = vec![
             version.unwrap_or_default(),
             "`gluster volume create ec disperse 3 redundancy 1`, three bricks on the disk, everything on the loopback of \
@@ -80,15 +85,21 @@ impl System for Gluster {
                 .to_owned(),
         ];
         if self.tuned {
-            let options: Vec<String> = TUNED.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            lines.push(format!("`gluster volume set ec`: {}; mount -o {}", options.join(" "), TUNED_MOUNT.join(",")));
+            let options: Vec<String> =
+                TUNED.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            lines.push(format!(
+                "`gluster volume set ec`: {}; mount -o {}",
+                options.join(" "),
+                TUNED_MOUNT.join(",")
+            ));
         }
         lines
     }
 
     fn processes(&self) -> Vec<Process> {
         let points = std::iter::once(&self.area).chain(&self.others);
-        let clients = points.flat_map(|point| self.volume.clients(point)).map(|pid| (Group::Client, pid));
+        let clients =
+            points.flat_map(|point| self.volume.clients(point)).map(|pid| (Group::Client, pid));
         let daemons = self.volume.daemons().into_iter().map(|pid| (Group::Daemons, pid));
         let named = |(group, pid): (Group, rustix::process::Pid)| {
             let raw = pid.as_raw_nonzero();
@@ -140,7 +151,8 @@ impl Parts for Gluster {
                 }
             } else {
                 (whole_at, quiet) = (None, 0);
-                // Until it has a connection to the brick it passes by what it finds, and looks again after minutes.
+                // Until it has a connection to the brick it passes by what it finds, and looks
+                // again after minutes.
                 if asked.is_none_or(|asked: Instant| asked.elapsed() > ASK_AGAIN_AFTER) {
                     match self.volume.ask_heal(false) {
                         Err(Error::Interrupted) => return Err(Error::Interrupted),

@@ -1,7 +1,10 @@
-//! The systems under test: each is set up below a directory of its own, and everything of it goes when it is dropped.
+//! The systems under test: each is set up below a directory of its own, and everything of it goes
+//! when it is dropped.
 //!
-//! * [`gluster`]: GlusterFS, as it comes and tuned. * [`ceph`]: CephFS. * [`plain`]: a directory of the disk.
-//! * [`passthrough`]: libfuse's `passthrough_hp` over it. * [`trefoil`]: ours, separate processes. * [`slow`]: one of them slowed.
+//! * [`gluster`]: GlusterFS, as it comes and tuned. * [`ceph`]: CephFS. * [`plain`]: a directory of
+//!   the disk.
+//! * [`passthrough`]: libfuse's `passthrough_hp` over it. * [`trefoil`]: ours, separate
+//!   processes. * [`slow`]: one of them slowed.
 
 mod ceph;
 mod gluster;
@@ -53,7 +56,8 @@ impl Peer {
         }
     }
 
-    /// Installs what it needs, and starts it below a directory; with these settings if it is a Trefoil.
+    /// Installs what it needs, and starts it below a directory; with these settings if it is a
+    /// Trefoil.
     ///
     /// # Errors
     /// When it cannot be set up; nothing of it is left running then.
@@ -74,7 +78,8 @@ impl Peer {
     }
 }
 
-/// A key of `osd-daemon`, or `mount.` and an option of the mount, and its value as on a command line.
+/// A key of `osd-daemon`, or `mount.` and an option of the mount, and its value as on a command
+/// line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Setting {
     /// The key.
@@ -92,7 +97,8 @@ impl Setting {
     /// Those that `--with` names.
     ///
     /// # Errors
-    /// When one is not KEY=VALUE. Whether there is such a key, and may be so, is found out when something is started with it.
+    /// When one is not KEY=VALUE. Whether there is such a key, and may be so, is found out when
+    /// something is started with it.
     pub fn parse_all(texts: &[String]) -> Outcome<Vec<Setting>> {
         let parse = |text: &String| match Setting::split(text) {
             Some((key, value)) => Ok(Setting { key: key.to_owned(), value: value.to_owned() }),
@@ -111,7 +117,8 @@ impl Setting {
         self.key.strip_prefix("mount.").map(|option| format!("{option}={}", self.value))
     }
 
-    /// The line of configuration of the daemons that it sets. What TOML would not read as it stands is text.
+    /// The line of configuration of the daemons that it sets. What TOML would not read as it stands
+    /// is text.
     fn line(&self) -> Option<String> {
         let is_plain = self.value.parse::<f64>().is_ok() || self.value.parse::<bool>().is_ok();
         let value = if is_plain { self.value.clone() } else { format!("{:?}", self.value) };
@@ -226,7 +233,8 @@ pub trait Parts {
     /// When it cannot be started.
     fn return_one(&mut self) -> Outcome;
 
-    /// Waits until the system says that it is whole; `None` if it was not in time, otherwise how long that took.
+    /// Waits until the system says that it is whole; `None` if it was not in time, otherwise how
+    /// long that took.
     ///
     /// # Errors
     /// When the system does not tell.

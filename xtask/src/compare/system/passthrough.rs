@@ -1,10 +1,13 @@
-//! libfuse's `passthrough_hp` over a directory of the disk: what FUSE costs when nothing is behind it.
+//! libfuse's `passthrough_hp` over a directory of the disk: what FUSE costs when nothing is behind
+//! it.
 //!
-//! Debian's libfuse3-dev has other examples, but not this one, so it is built from Debian's source package of libfuse. Its
-//! list of sources is fetched into a directory of ours: apt's own settings and lists stay as they are.
+//! Debian's libfuse3-dev has other examples, but not this one, so it is built from Debian's source
+//! package of libfuse. Its list of sources is fetched into a directory of ours: apt's own settings
+//! and lists stay as they are.
 //!
-//! One thing is changed in it: files below are opened without O_DIRECT, for its buffers are not aligned as the disk needs
-//! them, and every direct write would fail. What is direct ends in the page cache then, as it does below the daemons.
+//! One thing is changed in it: files below are opened without O_DIRECT, for its buffers are not
+//! aligned as the disk needs them, and every direct write would fail. What is direct ends in the
+//! page cache then, as it does below the daemons.
 
 use super::plain::kind_of;
 use super::{Parts, Peer, System};
@@ -23,8 +26,12 @@ const BUILD_STEP_MAX: Duration = Duration::from_secs(300);
 /// It is mounted within this time.
 const MOUNT_MAX: Duration = Duration::from_secs(20);
 /// What building needs beside a C++ compiler.
-const NEEDS: [(&str, &str); 4] =
-    [("/usr/include/fuse3/fuse.h", "libfuse3-dev"), ("pkg-config", "pkg-config"), ("g++", "g++"), ("xz", "xz-utils")];
+const NEEDS: [(&str, &str); 4] = [
+    ("/usr/include/fuse3/fuse.h", "libfuse3-dev"),
+    ("pkg-config", "pkg-config"),
+    ("g++", "g++"),
+    ("xz", "xz-utils"),
+];
 /// What libfuse's own build finds on Debian.
 const DEFINES: [&str; 3] = ["-DHAVE_UTIMENSAT", "-DHAVE_POSIX_FALLOCATE", "-DHAVE_SETXATTR"];
 /// Flags that it takes from those of the caller's files, and those that it takes here; so often.
@@ -78,7 +85,11 @@ impl Passthrough {
     fn wait_mounted(&self, interrupt: &Interrupt) -> Outcome {
         let end = Instant::now() + MOUNT_MAX;
         while mounts::kind_at(&self.area).is_none() {
-            ensure!(Instant::now() < end, "{PROGRAM} did not mount: {}", self.daemon.output_since(0).trim());
+            ensure!(
+                Instant::now() < end,
+                "{PROGRAM} did not mount: {}",
+                self.daemon.output_since(0).trim()
+            );
             interrupt.sleep(Duration::from_millis(20))?;
         }
         Ok(())
@@ -113,7 +124,11 @@ impl System for Passthrough {
 }
 
 fn libfuse_version(interrupt: &Interrupt) -> Outcome<String> {
-    let out = exec::run_ok(Command::new("pkg-config").args(["--modversion", "fuse3"]), BUILD_STEP_MAX, interrupt)?;
+    let out = exec::run_ok(
+        Command::new("pkg-config").args(["--modversion", "fuse3"]),
+        BUILD_STEP_MAX,
+        interrupt,
+    )?;
     Ok(out.stdout.trim().to_owned())
 }
 
@@ -125,47 +140,70 @@ fn build(version: &str, bench: &Bench) -> Outcome<PathBuf> {
         return Ok(program);
     }
     println!("building {PROGRAM} from Debian's source package fuse3 {version}");
-    std::fs::create_dir_all(dir.join("lists/partial")).doing(|| format!("cannot make {}", dir.display()))?;
-    let step = |command: &mut Command| exec::run_ok(command.current_dir(&dir), BUILD_STEP_MAX, &bench.interrupt);
+    std::fs::create_dir_all(dir.join("lists/partial"))
+        .doing(|| format!("cannot make {}", dir.display()))?;
+    let step = |command: &mut Command| {
+        exec::run_ok(command.current_dir(&dir), BUILD_STEP_MAX, &bench.interrupt)
+    };
     fetch(&dir, &step)?;
-    let Some(archive) = file_with(&dir, |name| name.contains(".orig.tar.") && !name.ends_with(".asc")) else {
+    let Some(archive) =
+        file_with(&dir, |name| name.contains(".orig.tar.") && !name.ends_with(".asc"))
+    else {
         return fail("Debian's source package fuse3 has no archive of the original sources");
     };
     step(Command::new("tar").arg("--strip-components=1").arg("-xf").arg(archive))?;
     change(&dir.join("example/passthrough_hp.cc"), &dir.join("changed.cc"))?;
     let flags = step(Command::new("pkg-config").args(["--cflags", "--libs", "fuse3"]))?.stdout;
     let mut compiler = Command::new("g++");
-    compiler.args(["-O2", "-std=c++17", "-Iexample", "changed.cc", "-o", "built", "-lpthread"]).args(DEFINES);
+    compiler
+        .args(["-O2", "-std=c++17", "-Iexample", "changed.cc", "-o", "built", "-lpthread"])
+        .args(DEFINES);
     step(compiler.args(flags.split_whitespace()))?;
     // In place only when it is whole.
-    std::fs::rename(dir.join("built"), &program).doing(|| format!("cannot place {}", program.display()))?;
+    std::fs::rename(dir.join("built"), &program)
+        .doing(|| format!("cannot place {}", program.display()))?;
     Ok(program)
 }
 
 /// See the module.
 fn change(from: &Path, to: &Path) -> Outcome {
     let (old, new, times) = FLAGS;
-    let source = std::fs::read_to_string(from).doing(|| format!("cannot read {}", from.display()))?;
+    let source =
+        std::fs::read_to_string(from).doing(|| format!("cannot read {}", from.display()))?;
     let found = source.matches(old).count();
-    ensure!(found == times, "this version of {PROGRAM} opens files in {found} places instead of {times}");
+    ensure!(
+        found == times,
+        "this version of {PROGRAM} opens files in {found} places instead of {times}"
+    );
     std::fs::write(to, source.replace(old, new)).doing(|| format!("cannot write {}", to.display()))
 }
 
 /// Fetches the source package, by the sources of the release that runs here.
 fn fetch(dir: &Path, step: &dyn Fn(&mut Command) -> Outcome<exec::Run>) -> Outcome {
-    let release = std::fs::read_to_string("/etc/os-release").doing(|| "cannot read /etc/os-release")?;
-    let Some(codename) = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")) else {
-        return fail("--peer fuse-passthrough needs Debian: /etc/os-release names no VERSION_CODENAME");
+    let release =
+        std::fs::read_to_string("/etc/os-release").doing(|| "cannot read /etc/os-release")?;
+    let Some(codename) = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+    else {
+        return fail(
+            "--peer fuse-passthrough needs Debian: /etc/os-release names no VERSION_CODENAME",
+        );
     };
     let list = dir.join("sources.list");
     std::fs::write(&list, format!("deb-src http://deb.debian.org/debian {codename} main\n"))
         .doing(|| format!("cannot write {}", list.display()))?;
     let apt = |words: &[&str]| {
         let mut command = Command::new("apt-get");
-        command.args(["-q", "-o", "APT::Sandbox::User=root", "-o", "Dir::Etc::sourceparts=/dev/null"]);
+        command.args([
+            "-q",
+            "-o",
+            "APT::Sandbox::User=root",
+            "-o",
+            "Dir::Etc::sourceparts=/dev/null",
+        ]);
         command.arg("-o").arg(format!("Dir::Etc::sourcelist={}", list.display()));
         command.arg("-o").arg(format!("Dir::State::lists={}", dir.join("lists").display()));
-        step(command.args(words)).doing(|| "--peer fuse-passthrough is built from Debian's source package fuse3")
+        step(command.args(words))
+            .doing(|| "--peer fuse-passthrough is built from Debian's source package fuse3")
     };
     apt(&["update"])?;
     apt(&["source", "--download-only", "fuse3"]).map(drop)
@@ -173,5 +211,7 @@ fn fetch(dir: &Path, step: &dyn Fn(&mut Command) -> Outcome<exec::Run>) -> Outco
 
 fn file_with(dir: &Path, wanted: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).find(|path| path.file_name().is_some_and(|name| wanted(&name.to_string_lossy())))
+    entries
+        .map(|entry| entry.path())
+        .find(|path| path.file_name().is_some_and(|name| wanted(&name.to_string_lossy())))
 }

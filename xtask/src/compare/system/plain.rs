@@ -25,8 +25,13 @@ impl Plain {
 
 /// Type and source of the file system at a path, from findmnt; "unknown" where it does not tell.
 pub fn kind_of(path: &Path) -> String {
-    let out = Command::new("findmnt").args(["-no", "FSTYPE,SOURCE,OPTIONS", "--target"]).arg(path).output();
-    let words = out.map(|out| String::from_utf8_lossy(&out.stdout).split_whitespace().collect::<Vec<_>>().join(" "));
+    let out = Command::new("findmnt")
+        .args(["-no", "FSTYPE,SOURCE,OPTIONS", "--target"])
+        .arg(path)
+        .output();
+    let words = out.map(|out| {
+        String::from_utf8_lossy(&out.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
+    });
     words.ok().filter(|words| !words.is_empty()).unwrap_or_else(|| "unknown".into())
 }
 

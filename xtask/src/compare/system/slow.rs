@@ -1,7 +1,9 @@
-//! One daemon slowed: stopped most of the time, and running in between, so that what it is asked waits for its next turn.
+//! One daemon slowed: stopped most of the time, and running in between, so that what it is asked
+//! waits for its next turn.
 //!
-//! Contract: works on every Linux, with no privilege but that over one's own processes; the daemon runs again once the
-//! [`Slowed`] is gone. It never stands still for as long as the grace after which the others count a daemon as dead.
+//! Contract: works on every Linux, with no privilege but that over one's own processes; the daemon
+//! runs again once the [`Slowed`] is gone. It never stands still for as long as the grace after
+//! which the others count a daemon as dead.
 
 use crate::process::Daemon;
 use rustix::process::Signal;

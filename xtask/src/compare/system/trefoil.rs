@@ -1,4 +1,5 @@
-//! Trefoil: monitor, metadata service and three OSDs as separate processes on the disk, 2+1; the defaults, or some of them changed.
+//! Trefoil: monitor, metadata service and three OSDs as separate processes on the disk, 2+1; the
+//! defaults, or some of them changed.
 
 use super::{Parts, Slow, Slowed, System, VICTIM, Variant};
 use crate::cluster::layout::{MOUNT, Spec, osd_name};
@@ -50,7 +51,14 @@ impl Trefoil {
         spec.mount_options = variant.mount_options();
         let cluster = Cluster::up(&spec, &bench.binaries, &bench.interrupt)?;
         let (name, slow) = (variant.name(), variant.slow);
-        Ok(Trefoil { name, area, others: Vec::new(), cluster, slow, interrupt: bench.interrupt.clone() })
+        Ok(Trefoil {
+            name,
+            area,
+            others: Vec::new(),
+            cluster,
+            slow,
+            interrupt: bench.interrupt.clone(),
+        })
     }
 
     /// The same, under another name in reports.
@@ -71,12 +79,17 @@ impl System for Trefoil {
 
     fn describe(&self) -> Vec<String> {
         let layout = self.cluster.layout();
-        let processes = format!("monitor, metadata service and {} OSDs as processes", layout.osds.len());
+        let processes =
+            format!("monitor, metadata service and {} OSDs as processes", layout.osds.len());
         let options = Some(&*layout.mount_options).filter(|options| !options.is_empty());
-        let changed: Vec<&str> = layout.settings.iter().map(String::as_str).chain(options).collect();
+        let changed: Vec<&str> =
+            layout.settings.iter().map(String::as_str).chain(options).collect();
         let changed = changed.join(", ");
         let settings = if changed.is_empty() { "all settings as they come" } else { &changed };
-        vec![format!("{processes}, {}+{}, on the disk and one host, FUSE mount, {settings}", layout.k, layout.m)]
+        vec![format!(
+            "{processes}, {}+{}, on the disk and one host, FUSE mount, {settings}",
+            layout.k, layout.m
+        )]
     }
 
     fn processes(&self) -> Vec<Process> {

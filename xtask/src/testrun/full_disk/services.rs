@@ -17,11 +17,19 @@ const DISK_MIB: u32 = 400;
 /// Lines that a process may log while its disk is full for some seconds.
 const LINES_MAX: usize = 200;
 
+const METADATA: &str =
+    "full: a metadata service without space reads, removes, says ENOSPC, and recovers";
+const MONITOR: &str =
+    "full: a monitor without space tells no map that it cannot keep, and recovers";
+
 /// Runs the tests.
 ///
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
+    if !report.wants_test("disk", METADATA) && !report.wants_test("disk", MONITOR) {
+        return Ok(());
+    }
     let mut prepared = Ok(());
     let small = |spec: Spec| {
         prepared = ["mds", "monitor"].iter().try_for_each(|name| small_disk(bench, &spec, name));
@@ -29,12 +37,8 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     };
     let Some(rig) = Rig::start("full-services", bench, report, small)? else { return Ok(()) };
     report.case("disk", "full: the services have small disks", || prepared)?;
-    report.case("disk", "full: a metadata service without space reads, removes, says ENOSPC, and recovers", || {
-        metadata(bench, &rig)
-    })?;
-    report.case("disk", "full: a monitor without space tells no map that it cannot keep, and recovers", || {
-        monitor(bench, &rig)
-    })?;
+    report.case("disk", METADATA, || metadata(bench, &rig))?;
+    report.case("disk", MONITOR, || monitor(bench, &rig))?;
     rig.finish(bench, report)
 }
 
@@ -42,7 +46,9 @@ fn small_disk(bench: &Bench, spec: &Spec, name: &str) -> Outcome {
     let dir = spec.dir.join("data").join(name);
     fs::create_dir_all(&dir).doing(|| "cannot make a data directory")?;
     let size = format!("size={DISK_MIB}m");
-    bench.run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&dir), 10).map(drop)
+    bench
+        .run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&dir), 10)
+        .map(drop)
 }
 
 /// A file that takes all space there is, until it is dropped.
@@ -79,7 +85,9 @@ fn metadata(bench: &Bench, rig: &Rig) -> Outcome {
     })?;
     // The store meets the full disk now, and again.
     for number in 1..=5 {
-        shell(&format!("test $(cat d/f30) = 30 && rm d/f{number} && ! ls d/f{number} 2> /dev/null"))?;
+        shell(&format!(
+            "test $(cat d/f30) = 30 && rm d/f{number} && ! ls d/f{number} 2> /dev/null"
+        ))?;
         bench.interrupt.sleep(std::time::Duration::from_millis(500))?;
     }
     drop(filler);

@@ -1,4 +1,5 @@
-//! `trefoil profile`: every layer counts what was done, mounts are asked too, and one that hangs keeps nobody waiting.
+//! `trefoil profile`: every layer counts what was done, mounts are asked too, and one that hangs
+//! keeps nobody waiting.
 
 use super::telemetry::{json, list};
 use super::{Bench, Rig, trefoil};
@@ -19,12 +20,15 @@ fn shown(bench: &Bench, rig: &Rig, arguments: &str) -> Outcome<Value> {
     json(&trefoil(bench, rig, &format!("trefoil profile --json {arguments}"), 60)?.stdout)
 }
 
-/// All targets' operations, once all daemons and the mount have answered; clients of other tests may have been killed.
-fn everybody(bench: &Bench, rig: &Rig) -> Outcome<Value> {
+/// All targets' operations, once all daemons and the mount have answered; clients of other tests
+/// may have been killed.
+pub(super) fn everybody(bench: &Bench, rig: &Rig) -> Outcome<Value> {
     let mut answers = Value::Null;
     rig.wait_for(bench, "all daemons and the mount answer", 60, || {
         answers = shown(bench, rig, "")?;
-        let is_client = |row: &Value| row["target"].as_str().is_some_and(|target| target.starts_with("client."));
+        let is_client = |row: &Value| {
+            row["target"].as_str().is_some_and(|target| target.starts_with("client."))
+        };
         Ok(list(&answers, "silent")?.iter().all(is_client) && mount_name(rig, &answers).is_ok())
     })?;
     Ok(answers)
@@ -33,7 +37,9 @@ fn everybody(bench: &Bench, rig: &Rig) -> Outcome<Value> {
 /// How often this happened, on all daemons or clients of a kind.
 fn calls(shown: &Value, layer: &str, operation: &str, target: &str) -> u64 {
     let rows = shown["operations"].as_array().into_iter().flatten();
-    let mut same = rows.filter(|row| row["layer"] == layer && row["operation"] == operation && row["target"] == target);
+    let mut same = rows.filter(|row| {
+        row["layer"] == layer && row["operation"] == operation && row["target"] == target
+    });
     same.next().and_then(|row| row["calls"].as_u64()).unwrap_or(0)
 }
 
@@ -67,21 +73,27 @@ pub fn layers(bench: &Bench, rig: &Rig) -> Outcome {
         ("disk", "fragment read", "osds", 1),
     ];
     let mut missing = String::new();
-    // A request is answered before it is counted, and records reach their fragments, from which they are read, in their own time.
+    // A request is answered before it is counted, and records reach their fragments, from which
+    // they are read, in their own time.
     let counted = rig.wait_for(bench, "every layer counts what was done", 90, || {
         let now = everybody(bench, rig)?;
         let more = |layer: &str, operation: &str, target: &str| {
-            calls(&now, layer, operation, target).saturating_sub(calls(&before, layer, operation, target))
+            calls(&now, layer, operation, target)
+                .saturating_sub(calls(&before, layer, operation, target))
         };
         let done = (more("fuse", "write", "clients"), more("fuse", "read", "clients"));
         ensure!(done.0 <= BLOCKS, "{} writes are counted, of {BLOCKS}", done.0);
-        let lacks =
-            |(layer, operation, target, least): &&(&str, &str, &str, u64)| more(layer, operation, target) < *least;
+        let lacks = |(layer, operation, target, least): &&(&str, &str, &str, u64)| {
+            more(layer, operation, target) < *least
+        };
         missing = format!("{:?}", at_least.iter().filter(lacks).collect::<Vec<_>>());
         if done.0 == BLOCKS && done.1 >= BLOCKS && !at_least.iter().any(|row| lacks(&row)) {
             return Ok(true);
         }
-        let again = format!("dd if='{}' of=/dev/null bs={BLOCK_BYTES} count={BLOCKS} iflag=direct", file.display());
+        let again = format!(
+            "dd if='{}' of=/dev/null bs={BLOCK_BYTES} count={BLOCKS} iflag=direct",
+            file.display()
+        );
         trefoil(bench, rig, &again, 60)?;
         Ok(false)
     });
@@ -91,13 +103,15 @@ pub fn layers(bench: &Bench, rig: &Rig) -> Outcome {
     counted
 }
 
-/// Every write by a handle that bypasses the kernel's pages is synced before it is answered, if the handle is synchronous: the
-/// kernel leaves that to the mount.
+/// Every write by a handle that bypasses the kernel's pages is synced before it is answered, if the
+/// handle is synchronous: the kernel leaves that to the mount.
 pub fn synchronous_handles(bench: &Bench, rig: &Rig) -> Outcome {
     let file = rig.area(bench, "synchronous")?.join("file");
     let dd = |flags: &str| {
         let of = file.display();
-        format!("dd if=/dev/zero of='{of}' bs={BLOCK_BYTES} count={BLOCKS} conv=notrunc oflag={flags}")
+        format!(
+            "dd if=/dev/zero of='{of}' bs={BLOCK_BYTES} count={BLOCKS} conv=notrunc oflag={flags}"
+        )
     };
     let flag_dropped = format!(
         "python3 -c \"import os, fcntl\nf = os.open('{}', os.O_WRONLY | os.O_DIRECT | os.O_DSYNC)\n\
@@ -127,8 +141,12 @@ pub fn table(bench: &Bench, rig: &Rig) -> Outcome {
     for row in list(&all, "operations")? {
         let ns = |field: &str| row[field].as_f64().unwrap_or(f64::NAN);
         let order = ["min_ns", "p50_ns", "p99_ns", "max_ns"].map(ns);
-        ensure!(order.is_sorted() && ns("calls") >= 1.0 && ns("mean_ns").is_finite(), "not in order: {row}");
-        *shares.entry((row["layer"].to_string(), row["target"].to_string())).or_insert(0.0) += ns("share");
+        ensure!(
+            order.is_sorted() && ns("calls") >= 1.0 && ns("mean_ns").is_finite(),
+            "not in order: {row}"
+        );
+        *shares.entry((row["layer"].to_string(), row["target"].to_string())).or_insert(0.0) +=
+            ns("share");
     }
     for (of, share) in &shares {
         let is_whole = (share - 1.0).abs() < 1e-6;
@@ -137,7 +155,10 @@ pub fn table(bench: &Bench, rig: &Rig) -> Outcome {
     let mount = mount_name(rig, &all)?;
     let each = shown(bench, rig, "--per-daemon --filter read")?;
     for (layer, operation, target) in [("pg", "read", "osd.0"), ("fuse", "read", mount.as_str())] {
-        ensure!(calls(&each, layer, operation, target) > 0, "no {layer} {operation} of {target}: {each}");
+        ensure!(
+            calls(&each, layer, operation, target) > 0,
+            "no {layer} {operation} of {target}: {each}"
+        );
     }
     ensure!(calls(&each, "pg", "write", "osd.0") == 0, "the filter lets pass: {each}");
     let of_mount = shown(bench, rig, &mount)?;
@@ -152,17 +173,19 @@ pub fn table(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 /// What the mount is called.
-fn mount_name(rig: &Rig, shown: &Value) -> Outcome<String> {
+pub(super) fn mount_name(rig: &Rig, shown: &Value) -> Outcome<String> {
     let dir = rig.mount().display().to_string();
-    let mount =
-        list(shown, "clients")?.iter().find(|row| row["name"].as_str().is_some_and(|name| name.ends_with(&dir)));
+    let mount = list(shown, "clients")?
+        .iter()
+        .find(|row| row["name"].as_str().is_some_and(|name| name.ends_with(&dir)));
     match mount.and_then(|row| row["target"].as_str()) {
         Some(name) => Ok(name.to_owned()),
         None => fail(format!("no mount on {dir} in {shown}")),
     }
 }
 
-/// Requests that succeed and fail are in the mount's history; a daemon has none, and says how to change that.
+/// Requests that succeed and fail are in the mount's history; a daemon has none, and says how to
+/// change that.
 pub fn history(bench: &Bench, rig: &Rig) -> Outcome {
     let (name, area) = (mount_name(rig, &everybody(bench, rig)?)?, rig.area(bench, "history")?);
     let lines = format!(
@@ -176,9 +199,11 @@ pub fn history(bench: &Bench, rig: &Rig) -> Outcome {
     ensure!(shown["mode"] == "lock-free", "the mount was told to remember: {}", shown["mode"]);
     let entries = list(&shown, "entries")?;
     let ended = |operation: &str, errno: i64| {
-        entries
-            .iter()
-            .any(|e| e["operation"] == operation && e["errno"] == errno && e["duration_ns"].as_u64() > Some(0))
+        entries.iter().any(|e| {
+            e["operation"] == operation
+                && e["errno"] == errno
+                && e["duration_ns"].as_u64() > Some(0)
+        })
     };
     // 2: ENOENT
     for (operation, errno) in [("create", 0), ("write", 0), ("fsync", 0), ("lookup", 2)] {
@@ -189,7 +214,8 @@ pub fn history(bench: &Bench, rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// A mount that does not answer is named by each command, which ends all the same; it answers when it goes on.
+/// A mount that does not answer is named by each command, which ends all the same; it answers when
+/// it goes on.
 pub fn stopped_mount(bench: &Bench, rig: &Rig) -> Outcome {
     let name = mount_name(rig, &everybody(bench, rig)?)?;
     let client = rig.cluster.daemon(MOUNT)?;
@@ -205,8 +231,13 @@ pub fn stopped_mount(bench: &Bench, rig: &Rig) -> Outcome {
 
 fn silence(bench: &Bench, rig: &Rig, name: &str) -> Outcome {
     let answers = shown(bench, rig, "")?;
-    let is_named = |row: &Value| row["target"].as_str().is_some_and(|target| target.starts_with(&format!("{name} (")));
-    ensure!(list(&answers, "silent")?.iter().any(is_named), "{name} is stopped, and not named: {answers}");
+    let is_named = |row: &Value| {
+        row["target"].as_str().is_some_and(|target| target.starts_with(&format!("{name} (")))
+    };
+    ensure!(
+        list(&answers, "silent")?.iter().any(is_named),
+        "{name} is stopped, and not named: {answers}"
+    );
     ensure!(calls(&answers, "pg", "write", "osds") > 0, "the others are not shown: {answers}");
     let lines = format!(
         "for command in locks top profile; do trefoil $command | grep 'no answer from {name} '; done\n\

@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Line of configuration with which each daemon serves metrics, on a port that it tells.
 pub const SETTING: &str = "http_listen = \"127.0.0.1:0\"";
 /// The runtimes of the cluster's daemons.
-const DAEMONS: [&str; 8] = ["mds", "monitor", "osd.0", "osd.0-heart", "osd.1", "osd.1-heart", "osd.2", "osd.2-heart"];
+const DAEMONS: [&str; 8] =
+    ["mds", "monitor", "osd.0", "osd.0-heart", "osd.1", "osd.1-heart", "osd.2", "osd.2-heart"];
 
 /// The rows of a command that prints JSON.
 fn rows(bench: &Bench, rig: &Rig, line: &str) -> Outcome<Vec<Value>> {
@@ -33,7 +34,10 @@ fn targets(rows: &[Value]) -> Vec<&str> {
 fn check_targets(rows: &[Value]) -> Outcome {
     let (clients, daemons): (Vec<&str>, Vec<&str>) =
         targets(rows).into_iter().partition(|target| target.starts_with("client."));
-    ensure!(daemons == DAEMONS && !clients.is_empty(), "answers came from {daemons:?} and {clients:?}");
+    ensure!(
+        daemons == DAEMONS && !clients.is_empty(),
+        "answers came from {daemons:?} and {clients:?}"
+    );
     Ok(())
 }
 
@@ -44,7 +48,8 @@ fn load(bench: &Bench, rig: &Rig) -> Outcome {
 
 /// Sum of a figure over the storage daemons.
 fn osd_sum(rows: &[Value], field: &str) -> u64 {
-    let of_osd = |row: &&Value| row["target"].as_str().is_some_and(|target| target.starts_with("osd."));
+    let of_osd =
+        |row: &&Value| row["target"].as_str().is_some_and(|target| target.starts_with("osd."));
     rows.iter().filter(of_osd).filter_map(|row| row[field].as_u64()).sum()
 }
 
@@ -54,7 +59,10 @@ pub fn locks(bench: &Bench, rig: &Rig) -> Outcome {
     load(bench, rig)?;
     let after = rows(bench, rig, "trefoil locks --json --filter connection")?;
     let (then, now) = (osd_sum(&before, "acquisitions"), osd_sum(&after, "acquisitions"));
-    ensure!(now > then, "connections of OSDs were locked {then} times, and {now} times after writing");
+    ensure!(
+        now > then,
+        "connections of OSDs were locked {then} times, and {now} times after writing"
+    );
     let all = rows(bench, rig, "trefoil locks --json --sort acquisitions")?;
     check_targets(&all)?;
     for pair in all.windows(2) {
@@ -78,7 +86,9 @@ pub fn json(text: &str) -> Outcome<Value> {
 
 /// A list in it.
 pub fn list<'a>(shown: &'a Value, name: &str) -> Outcome<&'a [Value]> {
-    shown[name].as_array().map_or_else(|| fail(format!("no list `{name}` in {shown}")), |list| Ok(list.as_slice()))
+    shown[name]
+        .as_array()
+        .map_or_else(|| fail(format!("no list `{name}` in {shown}")), |list| Ok(list.as_slice()))
 }
 
 /// Workers and connections as rates.
@@ -137,7 +147,8 @@ pub fn connections(bench: &Bench, rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// One interval's connections, on daemons in which a connection has one worker, and what other mappings would do.
+/// One interval's connections, on daemons in which a connection has one worker, and what other
+/// mappings would do.
 fn connections_of(shown: &Value) -> Outcome {
     let rows = list(shown, "connections")?;
     for row in rows {
@@ -146,7 +157,10 @@ fn connections_of(shown: &Value) -> Outcome {
         }
         let one_worker = row["workers"].as_array().is_some_and(|workers| workers.len() == 1);
         ensure!(row["mapping"] == "core-affine" && one_worker, "not on one worker: {row}");
-        ensure!(row["lock_wait_share"].as_f64() == Some(0.0), "a single worker waits for itself: {row}");
+        ensure!(
+            row["lock_wait_share"].as_f64() == Some(0.0),
+            "a single worker waits for itself: {row}"
+        );
     }
     let outlooks = list(shown, "outlooks")?;
     for row in rows.iter().flat_map(|row| row["seats"].as_array().into_iter().flatten()) {
@@ -155,12 +169,22 @@ fn connections_of(shown: &Value) -> Outcome {
         }
     }
     let spreads = list(shown, "spreads")?;
-    let known =
-        |mapping: &str| spreads.iter().any(|row| row["mapping"] == mapping && row["max_bytes_per_s"].is_number());
-    ensure!(["round-robin", "traffic-aware", "core-affine"].into_iter().all(known), "no spreads: {shown}");
-    ensure!(spreads.iter().any(|row| row["mapping"] == "handoff" && row["unknown"].is_string()), "a guess: {shown}");
+    let known = |mapping: &str| {
+        spreads.iter().any(|row| row["mapping"] == mapping && row["max_bytes_per_s"].is_number())
+    };
+    ensure!(
+        ["round-robin", "traffic-aware", "core-affine"].into_iter().all(known),
+        "no spreads: {shown}"
+    );
+    ensure!(
+        spreads.iter().any(|row| row["mapping"] == "handoff" && row["unknown"].is_string()),
+        "a guess: {shown}"
+    );
     for mapping in ["lcam", "traffic-aware"] {
-        ensure!(outlooks.iter().any(|outlook| outlook["mapping"] == mapping), "nothing on {mapping}: {shown}");
+        ensure!(
+            outlooks.iter().any(|outlook| outlook["mapping"] == mapping),
+            "nothing on {mapping}: {shown}"
+        );
     }
     Ok(())
 }
@@ -193,16 +217,26 @@ pub fn metrics(bench: &Bench, rig: &Rig) -> Outcome {
         samples.iter().filter(|(key, _)| key.starts_with(name)).map(|(_, value)| value).sum()
     };
     let writes = "trefoil_operation_seconds_count{role=\"osd.0\",layer=\"pg\",operation=\"write\"}";
-    let of_writes = |samples: &BTreeMap<String, f64>| samples.get(writes).copied().unwrap_or_default();
+    let of_writes =
+        |samples: &BTreeMap<String, f64>| samples.get(writes).copied().unwrap_or_default();
     let (then, now) = (of_writes(&before), of_writes(&after));
     ensure!(now.total_cmp(&then).is_gt(), "{writes}: {then} and then {now}");
-    let sessions =
-        |samples: &BTreeMap<String, f64>| samples.keys().any(|key| key.starts_with("trefoil_listener_sessions{"));
+    let sessions = |samples: &BTreeMap<String, f64>| {
+        samples.keys().any(|key| key.starts_with("trefoil_listener_sessions{"))
+    };
     ensure!(sessions(&after), "no sessions are counted");
-    ensure!(of(&after).total_cmp(&of(&before)).is_gt(), "{name}: {} and then {}", of(&before), of(&after));
+    ensure!(
+        of(&after).total_cmp(&of(&before)).is_gt(),
+        "{name}: {} and then {}",
+        of(&before),
+        of(&after)
+    );
     for daemon in ["monitor", "mds"] {
         let page = scrape(http_addr(bench, rig, daemon)?)?;
-        ensure!(page.contains(&format!("role=\"{daemon}\"")), "{daemon} does not tell of itself:\n{page}");
+        ensure!(
+            page.contains(&format!("role=\"{daemon}\"")),
+            "{daemon} does not tell of itself:\n{page}"
+        );
         samples(&page)?;
     }
     drop((slow, garbage));
@@ -214,7 +248,10 @@ fn http_addr(bench: &Bench, rig: &Rig, daemon: &str) -> Outcome<SocketAddr> {
     let mut found = None;
     rig.wait_for(bench, "a line `ready: http`", 20, || {
         let output = rig.cluster.daemon(daemon)?.output_since(0);
-        found = output.lines().rev().find_map(|line| line.strip_prefix("ready: http ")?.trim().parse().ok());
+        found = output
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("ready: http ")?.trim().parse().ok());
         Ok(found.is_some())
     })?;
     found.map_or_else(|| fail(format!("{daemon} serves no metrics")), Ok)
@@ -226,8 +263,13 @@ fn scrape(addr: SocketAddr) -> Outcome<String> {
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").doing(|| "cannot send")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).doing(|| "no answer")?;
-    let Some((head, page)) = answer.split_once("\r\n\r\n") else { return fail(format!("no head: {answer}")) };
-    ensure!(head.starts_with("HTTP/1.1 200 OK") && head.contains("version=0.0.4"), "the answer is: {head}");
+    let Some((head, page)) = answer.split_once("\r\n\r\n") else {
+        return fail(format!("no head: {answer}"));
+    };
+    ensure!(
+        head.starts_with("HTTP/1.1 200 OK") && head.contains("version=0.0.4"),
+        "the answer is: {head}"
+    );
     Ok(page.to_owned())
 }
 
@@ -238,7 +280,8 @@ fn samples(page: &str) -> Outcome<BTreeMap<String, f64>> {
     for line in page.lines() {
         if let Some(rest) = line.strip_prefix("# ") {
             let mut words = rest.splitn(3, ' ');
-            let (Some(what), Some(name), Some(_)) = (words.next(), words.next(), words.next()) else {
+            let (Some(what), Some(name), Some(_)) = (words.next(), words.next(), words.next())
+            else {
                 return fail(format!("not a head: {line}"));
             };
             heads.entry(name).or_default().push(what);
@@ -247,10 +290,18 @@ fn samples(page: &str) -> Outcome<BTreeMap<String, f64>> {
         let name = line.split(['{', ' ']).next().unwrap_or_default();
         let valid = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b':';
         ensure!(!name.is_empty() && name.bytes().all(valid), "not a name: {line}");
-        let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+        let base = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix))
+            .unwrap_or(name);
         let head = heads.get(name).or_else(|| heads.get(base));
-        ensure!(head.is_some_and(|head| head == &["HELP", "TYPE"]), "no HELP and TYPE above: {line}");
-        let Some((key, value)) = line.rsplit_once(' ') else { return fail(format!("no value: {line}")) };
+        ensure!(
+            head.is_some_and(|head| head == &["HELP", "TYPE"]),
+            "no HELP and TYPE above: {line}"
+        );
+        let Some((key, value)) = line.rsplit_once(' ') else {
+            return fail(format!("no value: {line}"));
+        };
         let value: f64 = value.parse().doing(|| format!("not a number: {line}"))?;
         ensure!(samples.insert(key.to_owned(), value).is_none(), "twice: {key}");
     }

@@ -33,7 +33,8 @@ fn create(path: &Path) -> Outcome<File> {
 /// Two descriptors append by turns, and nothing is overwritten.
 fn append(dir: &Path, _: bool) -> Outcome {
     let path = dir.join("log");
-    let open = || OpenOptions::new().create(true).append(true).open(&path).doing(|| "open with O_APPEND");
+    let open =
+        || OpenOptions::new().create(true).append(true).open(&path).doing(|| "open with O_APPEND");
     let (mut a, mut b) = (open()?, open()?);
     let mut expected = Vec::new();
     for i in 0..300 {
@@ -86,16 +87,27 @@ fn small_appends(dir: &Path, quick: bool) -> Outcome {
             same("overwritten", &read, b"in the middle")?;
         }
     }
-    ensure!(stored(&path)?.ends_with(b"wordwor2"), "words after the last cut: {} bytes", expected.len());
+    ensure!(
+        stored(&path)?.ends_with(b"wordwor2"),
+        "words after the last cut: {} bytes",
+        expected.len()
+    );
     Ok(())
 }
 
 fn cut_reads(path: &Path, out: &mut [u8]) -> Outcome {
-    File::open(path).and_then(|file| file.read_exact_at(out, 2)).doing(|| "reading what was overwritten")
+    File::open(path)
+        .and_then(|file| file.read_exact_at(out, 2))
+        .doing(|| "reading what was overwritten")
 }
 
 /// Appends words that carry the writer and a number.
-fn append_words(path: &Path, writer: u16, words: u16, look: impl Fn(&File, u16) -> Outcome) -> Outcome {
+fn append_words(
+    path: &Path,
+    writer: u16,
+    words: u16,
+    look: impl Fn(&File, u16) -> Outcome,
+) -> Outcome {
     let options = OpenOptions::new().create(true).read(true).append(true).open(path);
     let mut file = options.doing(|| "open with O_APPEND")?;
     for number in 0..words {
@@ -142,11 +154,16 @@ fn exclusive_create(dir: &Path, _: bool) -> Outcome {
     File::create_new(&path).doing(|| "first O_EXCL create")?;
     refused("second O_EXCL create", File::create_new(&path), Errno::EXIST)?;
     std::os::unix::fs::symlink("nowhere", dir.join("link")).doing(|| "symlink")?;
-    refused("O_EXCL create over a dangling link", File::create_new(dir.join("link")), Errno::EXIST)?;
+    refused(
+        "O_EXCL create over a dangling link",
+        File::create_new(dir.join("link")),
+        Errno::EXIST,
+    )?;
     // Of many that try at once exactly one wins.
     let wins: usize = std::thread::scope(|scope| {
-        let tries: Vec<_> =
-            (0..8).map(|_| scope.spawn(|| usize::from(File::create_new(dir.join("race")).is_ok()))).collect();
+        let tries: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| usize::from(File::create_new(dir.join("race")).is_ok())))
+            .collect();
         tries.into_iter().map(|t| t.join().unwrap_or(0)).sum()
     });
     same("winners of an O_EXCL race", &wins, &1)
@@ -178,18 +195,27 @@ fn direct_io(dir: &Path, _: bool) -> Outcome {
         let aligned = &mut space[skew..skew + count];
         if rng.bool() {
             aligned.copy_from_slice(&bytes);
-            direct.write_all_at(aligned, at as u64).doing(|| format!("direct write of {count} at {at}"))?;
+            direct
+                .write_all_at(aligned, at as u64)
+                .doing(|| format!("direct write of {count} at {at}"))?;
         } else {
             buffered.write_all_at(&bytes, at as u64).doing(|| "buffered write")?;
         }
         model[at..at + count].copy_from_slice(&bytes);
         let aligned = &mut space[skew..skew + count];
-        let got = direct.read_at(aligned, at as u64).doing(|| format!("direct read of {count} at {at}"))?;
-        ensure!(aligned[..got] == model[at..at + got] && got == count, "round {round}: direct read at {at} differs");
+        let got = direct
+            .read_at(aligned, at as u64)
+            .doing(|| format!("direct read of {count} at {at}"))?;
+        ensure!(
+            aligned[..got] == model[at..at + got] && got == count,
+            "round {round}: direct read at {at} differs"
+        );
     }
     let end = buffered.metadata().doing(|| "fstat")?.len() as usize;
     ensure!(stored(&path)? == model[..end], "the file differs from what was written");
-    let over_end = direct.read_at(&mut space[skew..skew + SECTOR], end as u64 + 4096).doing(|| "read past the end")?;
+    let over_end = direct
+        .read_at(&mut space[skew..skew + SECTOR], end as u64 + 4096)
+        .doing(|| "read past the end")?;
     same("direct read past the end", &over_end, &0)
 }
 
@@ -200,14 +226,18 @@ fn mmap_shared(dir: &Path, _: bool) -> Outcome {
     let file = create(&path)?;
     file.set_len(LENGTH as u64).doing(|| "ftruncate")?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping of a file that this process alone uses; the slice below ends before munmap.
-    let base = unsafe { mmap(std::ptr::null_mut(), LENGTH, protection, MapFlags::SHARED, &file, 0) };
+    // SAFETY: a fresh mapping of a file that this process alone uses; the slice below ends before
+    // munmap.
+    let base =
+        unsafe { mmap(std::ptr::null_mut(), LENGTH, protection, MapFlags::SHARED, &file, 0) };
     let base = base.doing(|| "mmap")?;
-    // SAFETY: the mapping has LENGTH bytes, is readable and writable, and nothing else refers to it.
+    // SAFETY: the mapping has LENGTH bytes, is readable and writable, and nothing else refers to
+    // it.
     let bytes = unsafe { std::slice::from_raw_parts_mut(base.cast::<u8>(), LENGTH) };
     let expected = noise(3, LENGTH);
     bytes[..LENGTH / 2].copy_from_slice(&expected[..LENGTH / 2]);
-    file.write_all_at(&expected[LENGTH / 2..], (LENGTH / 2) as u64).doing(|| "write beside the mapping")?;
+    file.write_all_at(&expected[LENGTH / 2..], (LENGTH / 2) as u64)
+        .doing(|| "write beside the mapping")?;
     let coherent = bytes == expected;
     // SAFETY: the mapping is still there.
     unsafe { msync(base, LENGTH, MsyncFlags::SYNC) }.doing(|| "msync")?;
@@ -237,7 +267,11 @@ fn random_writes(dir: &Path, quick: bool) -> Outcome {
                 let mut found = vec![0; rng.usize(1..20_000)];
                 let got = file.read_at(&mut found, at as u64).doing(|| "pread")?;
                 let expected = model.get(at..model.len().min(at + found.len())).unwrap_or_default();
-                ensure!(found[..got] == *expected, "round {round}: read of {} at {at} differs", found.len());
+                ensure!(
+                    found[..got] == *expected,
+                    "round {round}: read of {} at {at} differs",
+                    found.len()
+                );
             }
             _ => {
                 let bytes = noise(round, rng.usize(1..20_000));
@@ -320,8 +354,10 @@ fn many_threads(dir: &Path, quick: bool) -> Outcome {
         let one = |thread: usize| {
             let mine = bytes.chunks(SLICE).enumerate().filter(move |(i, _)| i % THREADS == thread);
             let file = &file;
-            scope
-                .spawn(move || mine.into_iter().try_for_each(|(i, slice)| file.write_all_at(slice, (i * SLICE) as u64)))
+            scope.spawn(move || {
+                mine.into_iter()
+                    .try_for_each(|(i, slice)| file.write_all_at(slice, (i * SLICE) as u64))
+            })
         };
         let threads: Vec<_> = (0..THREADS).map(one).collect();
         threads.into_iter().map(|t| t.join()).collect()

@@ -24,11 +24,13 @@ fn long_names(dir: &Path, _: bool) -> Outcome {
         fs::write(&path, &name).doing(|| format!("create of a name of {} bytes", name.len()))?;
         same("content", &fs::read(&path).doing(|| "read")?, &name.clone().into_bytes())?;
     }
-    let entries = fs::read_dir(dir).and_then(|d| d.map(|e| Ok(e?.file_name())).collect::<Result<HashSet<_>, _>>());
+    let entries = fs::read_dir(dir)
+        .and_then(|d| d.map(|e| Ok(e?.file_name())).collect::<Result<HashSet<_>, _>>());
     let entries = entries.doing(|| "readdir")?;
     same("entries", &entries.len(), &4)?;
     ensure!(entries.contains(&OsString::from(&longest)), "the long name is not listed");
-    fs::rename(dir.join(&longest), dir.join("m".repeat(255))).doing(|| "rename between long names")?;
+    fs::rename(dir.join(&longest), dir.join("m".repeat(255)))
+        .doing(|| "rename between long names")?;
     refused("create of 256 bytes", File::create(dir.join("n".repeat(256))), Errno::NAMETOOLONG)?;
     refused("mkdir of 256 bytes", fs::create_dir(dir.join("n".repeat(256))), Errno::NAMETOOLONG)
 }
@@ -41,9 +43,16 @@ fn deep(dir: &Path, _: bool) -> Outcome {
     fs::create_dir_all(&path).doing(|| "mkdir of 100 levels")?;
     fs::write(path.join("leaf"), "leaf").doing(|| "write at the bottom")?;
     fs::rename(dir.join("level-0/level-1"), dir.join("moved")).doing(|| "rename of a deep tree")?;
-    let moved = path.components().skip(dir.components().count() + 2).fold(dir.join("moved"), |p, c| p.join(c));
+    let moved = path
+        .components()
+        .skip(dir.components().count() + 2)
+        .fold(dir.join("moved"), |p, c| p.join(c));
     same("leaf", &fs::read(moved.join("leaf")).doing(|| "read at the bottom")?, &b"leaf".to_vec())?;
-    refused("rename into its own child", fs::rename(dir.join("moved"), dir.join("moved/level-2/loop")), Errno::INVAL)
+    refused(
+        "rename into its own child",
+        fs::rename(dir.join("moved"), dir.join("moved/level-2/loop")),
+        Errno::INVAL,
+    )
 }
 
 /// Every entry is listed once, whatever the pages; and is found.
@@ -81,7 +90,8 @@ fn huge_directory(dir: &Path, quick: bool) -> Outcome {
     refused("removal of a full directory", fs::remove_dir(dir), Errno::NOTEMPTY)
 }
 
-/// What is removed while a directory is read must not make other entries disappear from the reading.
+/// What is removed while a directory is read must not make other entries disappear from the
+/// reading.
 fn readdir_while_removing(dir: &Path, quick: bool) -> Outcome {
     let count = if quick { 500 } else { 3_000 };
     for i in 0..count {

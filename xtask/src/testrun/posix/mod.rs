@@ -1,7 +1,8 @@
 //! Our own checks of a mount: what the file system promises, one function each.
 //!
-//! Contract: a check gets an empty directory on the mount and leaves it to its caller to remove. Each runs in a process
-//! of its own (`xtask check NAME DIR`), so that one that hangs can be killed.
+//! Contract: a check gets an empty directory on the mount and leaves it to its caller to remove.
+//! Each runs in a process of its own (`xtask check NAME DIR`), so that one that hangs can be
+//! killed.
 
 mod data;
 mod limits;
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const MAPPINGS: &str = include_str!("../mappings.py");
@@ -26,6 +27,8 @@ const MAPPINGS_SECONDS: u64 = 120;
 const SET_IDS: &str = include_str!("set_ids.py");
 /// Some hundred cases, each with a process of its own.
 const SET_IDS_SECONDS: u64 = 240;
+const COOKIES: &str = concat!(include_str!("../expect.py"), include_str!("../cookies.py"));
+const COOKIES_SECONDS: u64 = 240;
 const IDMAP: &str = concat!(include_str!("../expect.py"), include_str!("../idmap.py"));
 const OVERLAY: &str = concat!(include_str!("../expect.py"), include_str!("../overlay.py"));
 const OVERLAY_SECONDS: u64 = 120;
@@ -37,11 +40,17 @@ const OPTIONS_SECONDS: u64 = 180;
 const ACLS: &str = include_str!("acls.py");
 const ACLS_SECONDS: u64 = 240;
 
-/// A check: its name, its deadline in seconds, what it does with a directory; `true` for a quick run.
+/// A check: its name, its deadline in seconds, what it does with a directory; `true` for a quick
+/// run.
 type Check = (&'static str, u64, fn(&Path, bool) -> Outcome);
 
 fn checks() -> impl Iterator<Item = &'static Check> {
-    data::CHECKS.iter().chain(&names::CHECKS).chain(&space::CHECKS).chain(&limits::CHECKS).chain(&unnamed::CHECKS)
+    data::CHECKS
+        .iter()
+        .chain(&names::CHECKS)
+        .chain(&space::CHECKS)
+        .chain(&limits::CHECKS)
+        .chain(&unnamed::CHECKS)
 }
 
 /// Runs one check by name.
@@ -74,8 +83,13 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     if report_wants(report, "upper_layer_of_overlayfs") {
         report.case("posix", "upper_layer_of_overlayfs", || overlay(bench, rig))?;
     }
+    if report_wants(report, "directory_positions") {
+        report.case("posix", "directory_positions", || cookies(bench, rig, None))?;
+    }
     if report_wants(report, "idmapped_mounts") {
-        report.case("posix", "idmapped_mounts", || as_locally(bench, rig, "idmap", IDMAP, IDMAP_SECONDS))?;
+        report.case("posix", "idmapped_mounts", || {
+            as_locally(bench, rig, "idmap", IDMAP, IDMAP_SECONDS)
+        })?;
     }
     if report_wants(report, "flags_of_chattr") {
         report.case("posix", "flags_of_chattr", || chattr(bench, rig))?;
@@ -89,16 +103,42 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     Ok(())
 }
 
+/// Positions in directories stay right: see `cookies.py`.
+///
+/// # Errors
+/// What is not so.
+pub fn cookies(bench: &Bench, rig: &Rig, other: Option<&Path>) -> Outcome {
+    let area = rig.area(bench, "cookies")?;
+    let (script, saved) =
+        (rig.scratch("program")?.join("cookies.py"), rig.scratch("cookies")?.join("saved"));
+    std::fs::write(&script, COOKIES).doing(|| "cannot write the script")?;
+    let run = |args: &[&Path]| {
+        bench.run(Command::new("python3").arg(&script).args(args), COOKIES_SECONDS).map(drop)
+    };
+    let both: Vec<PathBuf> =
+        [area.clone()].into_iter().chain(other.map(|mount| mount.join("cookies"))).collect();
+    run(&both.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    if other.is_some() {
+        return Ok(());
+    }
+    let kept = area.join("kept");
+    run(&[Path::new("--save"), &saved, &kept])?;
+    rig.remount(bench)?;
+    run(&[Path::new("--check"), &saved, &kept])
+}
+
 /// What chattr(1) forbids is refused as on the local file system of the build directory.
 fn chattr(bench: &Bench, rig: &Rig) -> Outcome {
     let area = rig.area(bench, "posix-chattr")?;
     let local = rig.scratch("chattr")?;
     let script = rig.scratch("program")?.join("chattr.py");
     std::fs::write(&script, CHATTR).doing(|| "cannot write the script")?;
-    let done = bench.run(Command::new("python3").arg(script).arg(&area).arg(&local), CHATTR_SECONDS);
+    let done =
+        bench.run(Command::new("python3").arg(script).arg(&area).arg(&local), CHATTR_SECONDS);
     // After a failure flags may be left, that nobody could remove.
     for dir in [&area, &local] {
-        bench.run(Command::new("chattr").arg("-R").arg("-f").arg("-ia").arg(dir), CHATTR_SECONDS)?;
+        bench
+            .run(Command::new("chattr").arg("-R").arg("-f").arg("-ia").arg(dir), CHATTR_SECONDS)?;
     }
     done.map(drop)
 }
@@ -111,7 +151,10 @@ fn mount_options(bench: &Bench, rig: &Rig) -> Outcome {
     std::fs::write(&script, OPTIONS).doing(|| "cannot write the script")?;
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "python3"]).arg(script);
-    command.arg(rig.cluster.layout().monitor.to_string()).arg(&scratch).arg(bench.binaries.join("fuse-client"));
+    command
+        .arg(rig.cluster.layout().monitor.to_string())
+        .arg(&scratch)
+        .arg(bench.binaries.join("fuse-client"));
     let done = bench.run(&mut command, OPTIONS_SECONDS);
     // After a kill one may be left, in that namespace.
     for client in process::find("fuse-client", &[&scratch.display().to_string()]) {
@@ -176,7 +219,12 @@ pub fn run_data(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-fn run_checks<'a>(bench: &Bench, rig: &Rig, report: &mut Report, checks: impl Iterator<Item = &'a Check>) -> Outcome {
+fn run_checks<'a>(
+    bench: &Bench,
+    rig: &Rig,
+    report: &mut Report,
+    checks: impl Iterator<Item = &'a Check>,
+) -> Outcome {
     for (name, seconds, _) in checks.filter(|c| report_wants(report, c.0)).collect::<Vec<_>>() {
         report.case("posix", name, || {
             let area = rig.area(bench, &format!("posix-{name}"))?;
@@ -199,7 +247,9 @@ fn statfs_size(bench: &Bench, rig: &Rig) -> Outcome {
     let raw = raw_space(&rig.cluster.status(&bench.interrupt)?);
     let out = bench.shell(rig.mount(), "stat -f -c '%S %b' .", 10)?;
     let numbers: Vec<u64> = out.stdout.split_whitespace().filter_map(|w| w.parse().ok()).collect();
-    let [unit, blocks] = numbers[..] else { return fail(format!("strange output of stat: {}", out.stdout)) };
+    let [unit, blocks] = numbers[..] else {
+        return fail(format!("strange output of stat: {}", out.stdout));
+    };
     let layout = rig.cluster.layout();
     let expected = raw / u64::from(layout.k + layout.m) * u64::from(layout.k);
     let shown = unit * blocks;
@@ -215,7 +265,9 @@ fn statfs_size(bench: &Bench, rig: &Rig) -> Outcome {
 /// Bytes of all disks; a file system that several storage daemons share counts once.
 fn raw_space(status: &serde_json::Value) -> u64 {
     let osds = status["osds"].as_array().map_or(&[][..], Vec::as_slice);
-    let disks = osds.iter().map(|o| ((o["host"].to_string(), o["disk"].as_u64()), o["total_bytes"].as_u64()));
+    let disks = osds
+        .iter()
+        .map(|o| ((o["host"].to_string(), o["disk"].as_u64()), o["total_bytes"].as_u64()));
     disks.collect::<BTreeMap<_, _>>().into_values().flatten().sum()
 }
 
@@ -226,7 +278,11 @@ fn same<T: PartialEq + Debug>(what: &str, found: &T, expected: &T) -> Outcome {
 }
 
 /// The call must fail, with this error.
-fn refused<T, E: Into<std::io::Error>>(what: &str, result: Result<T, E>, expected: Errno) -> Outcome {
+fn refused<T, E: Into<std::io::Error>>(
+    what: &str,
+    result: Result<T, E>,
+    expected: Errno,
+) -> Outcome {
     match result.map_err(Into::into) {
         Ok(_) => fail(format!("{what}: succeeded, expected {expected:?}")),
         Err(error) => same(what, &error.raw_os_error(), &Some(expected.raw_os_error())),
@@ -249,8 +305,8 @@ fn stored(path: &Path) -> Outcome<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The checks hold on the file system of the build directory, so that a failure on a mount is the mount's. Those
-    /// that need root, or much time, run on mounts only.
+    /// The checks hold on the file system of the build directory, so that a failure on a mount is
+    /// the mount's. Those that need root, or much time, run on mounts only.
     #[test]
     fn checks_hold_on_a_local_file_system() {
         let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");

@@ -3,8 +3,8 @@
 use super::{Check, noise, refused, same, stored};
 use crate::error::{Context, Outcome, ensure, fail};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags, getxattr, listxattr, makedev, mknodat,
-    removexattr, renameat_with, setxattr, utimensat,
+    AtFlags, CWD, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags, getxattr,
+    listxattr, makedev, mknodat, removexattr, renameat_with, setxattr, utimensat,
 };
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -42,7 +42,11 @@ fn hard_links(dir: &Path, _: bool) -> Outcome {
     fs::hard_link(&a, &b).doing(|| "link")?;
     same("inode numbers", &meta(&a)?.ino(), &meta(&b)?.ino())?;
     same("link count", &meta(&a)?.nlink(), &2)?;
-    OpenOptions::new().append(true).open(&b).and_then(|mut f| f.write_all(b" two")).doing(|| "append by other name")?;
+    OpenOptions::new()
+        .append(true)
+        .open(&b)
+        .and_then(|mut f| f.write_all(b" two"))
+        .doing(|| "append by other name")?;
     same("content by the first name", &stored(&a)?, &b"one two".to_vec())?;
     fs::remove_file(&a).doing(|| "unlink")?;
     same("link count after unlink", &meta(&b)?.nlink(), &1)?;
@@ -54,7 +58,9 @@ fn hard_links(dir: &Path, _: bool) -> Outcome {
 
 fn symbolic_links(dir: &Path, _: bool) -> Outcome {
     let long = "t".repeat(4_095);
-    for (name, target) in [("short", "x"), ("long", long.as_str()), ("up", "../.."), ("odd", "a b\nc")] {
+    for (name, target) in
+        [("short", "x"), ("long", long.as_str()), ("up", "../.."), ("odd", "a b\nc")]
+    {
         let path = dir.join(name);
         symlink(target, &path).doing(|| format!("symlink {name}"))?;
         same(name, &fs::read_link(&path).doing(|| "readlink")?, &target.into())?;
@@ -94,7 +100,11 @@ fn rename_over(dir: &Path, _: bool) -> Outcome {
     for name in ["d", "e", "e/full"] {
         fs::create_dir(dir.join(name)).doing(|| "mkdir")?;
     }
-    refused("rename over a full directory", fs::rename(dir.join("d"), dir.join("e")), Errno::NOTEMPTY)?;
+    refused(
+        "rename over a full directory",
+        fs::rename(dir.join("d"), dir.join("e")),
+        Errno::NOTEMPTY,
+    )?;
     refused("rename of a file over a directory", fs::rename(&b, dir.join("d")), Errno::ISDIR)?;
     refused("rename of a directory over a file", fs::rename(dir.join("d"), &b), Errno::NOTDIR)?;
     fs::rename(dir.join("e"), dir.join("d")).doing(|| "rename over an empty directory")?;
@@ -130,7 +140,8 @@ fn special_files(dir: &Path, _: bool) -> Outcome {
         same(name, &FileType::from_raw_mode(meta.mode()), &kind)?;
         same("device number", &meta.rdev(), &device)?;
     }
-    let mut null = OpenOptions::new().write(true).open(dir.join("character")).doing(|| "open of a device")?;
+    let mut null =
+        OpenOptions::new().write(true).open(dir.join("character")).doing(|| "open of a device")?;
     null.write_all(b"gone").doing(|| "write to a device")?;
     let listener = UnixListener::bind(dir.join("socket")).doing(|| "bind of a socket")?;
     ensure!(meta(&dir.join("socket"))?.file_type().is_socket(), "a socket is not one");
@@ -158,16 +169,29 @@ fn extended_attributes(dir: &Path, _: bool) -> Outcome {
         setxattr(&path, name, value, XattrFlags::empty()).doing(|| format!("setxattr {name}"))?;
         same(name, &get(name).doing(|| "getxattr")?, &value.to_vec())?;
     }
-    refused("XATTR_CREATE of one that is there", setxattr(&path, "user.a", b"x", XattrFlags::CREATE), Errno::EXIST)?;
-    refused("XATTR_REPLACE of none", setxattr(&path, "user.no", b"x", XattrFlags::REPLACE), Errno::NODATA)?;
+    refused(
+        "XATTR_CREATE of one that is there",
+        setxattr(&path, "user.a", b"x", XattrFlags::CREATE),
+        Errno::EXIST,
+    )?;
+    refused(
+        "XATTR_REPLACE of none",
+        setxattr(&path, "user.no", b"x", XattrFlags::REPLACE),
+        Errno::NODATA,
+    )?;
     setxattr(&path, "user.a", b"two", XattrFlags::REPLACE).doing(|| "XATTR_REPLACE")?;
     same("replaced", &get("user.a").doing(|| "getxattr")?, &b"two".to_vec())?;
     let mut space = vec![0u8; 4_096];
     let n = listxattr(&path, &mut space[..]).doing(|| "listxattr")?;
-    let mut names: Vec<&[u8]> = space[..n].split(|&b| b == 0).filter(|s| s.starts_with(b"user.")).collect();
+    let mut names: Vec<&[u8]> =
+        space[..n].split(|&b| b == 0).filter(|s| s.starts_with(b"user.")).collect();
     names.sort();
     same("names", &names, &vec![&b"user.a"[..], b"user.big", b"user.empty"])?;
-    refused("getxattr into too little", getxattr(&path, "user.big", &mut [0u8; 10][..]), Errno::RANGE)?;
+    refused(
+        "getxattr into too little",
+        getxattr(&path, "user.big", &mut [0u8; 10][..]),
+        Errno::RANGE,
+    )?;
     removexattr(&path, "user.a").doing(|| "removexattr")?;
     refused("getxattr after removal", get("user.a"), Errno::NODATA)?;
     refused("second removal", removexattr(&path, "user.a"), Errno::NODATA)?;
@@ -182,11 +206,17 @@ fn times(dir: &Path, _: bool) -> Outcome {
     let path = dir.join("file");
     fs::write(&path, "x").doing(|| "write")?;
     let at = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
-    for (access, modification) in [(at(1_000_000_001, 1), at(1_234_567_890, 123_456_789)), (at(0, 0), at(-5, 7))] {
+    for (access, modification) in
+        [(at(1_000_000_001, 1), at(1_234_567_890, 123_456_789)), (at(0, 0), at(-5, 7))]
+    {
         let wanted = Timestamps { last_access: access, last_modification: modification };
         utimensat(CWD, &path, &wanted, AtFlags::empty()).doing(|| "utimensat")?;
         let meta = meta(&path)?;
-        same("mtime", &(meta.mtime(), meta.mtime_nsec()), &(modification.tv_sec, modification.tv_nsec))?;
+        same(
+            "mtime",
+            &(meta.mtime(), meta.mtime_nsec()),
+            &(modification.tv_sec, modification.tv_nsec),
+        )?;
         same("atime", &(meta.atime(), meta.atime_nsec()), &(access.tv_sec, access.tv_nsec))?;
     }
     let before = meta(&path)?;
@@ -194,7 +224,10 @@ fn times(dir: &Path, _: bool) -> Outcome {
     fs::write(&path, "later").doing(|| "write")?;
     let after = meta(&path)?;
     let time = |m: &fs::Metadata| (m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec());
-    ensure!(after.mtime() > before.mtime() && time(&after) != time(&before), "a write does not change the times");
+    ensure!(
+        after.mtime() > before.mtime() && time(&after) != time(&before),
+        "a write does not change the times"
+    );
     let parent = meta(dir)?;
     std::thread::sleep(Duration::from_millis(20));
     fs::write(dir.join("new"), "").doing(|| "create")?;
@@ -208,10 +241,15 @@ fn birth(dir: &Path, _: bool) -> Outcome {
     let born = |path: &Path| meta(path)?.created().doing(|| format!("birth of {}", path.display()));
     let path = dir.join("file");
     fs::write(&path, "x").doing(|| "write")?;
-    fs::create_dir(dir.join("d")).and_then(|()| symlink("x", dir.join("l"))).doing(|| "mkdir, symlink")?;
+    fs::create_dir(dir.join("d"))
+        .and_then(|()| symlink("x", dir.join("l")))
+        .doing(|| "mkdir, symlink")?;
     for name in ["file", "d", "l"] {
         let time = born(&dir.join(name))?;
-        ensure!(time >= before && time <= SystemTime::now() + SLACK, "{name} was made now, not at {time:?}");
+        ensure!(
+            time >= before && time <= SystemTime::now() + SLACK,
+            "{name} was made now, not at {time:?}"
+        );
     }
     let first = born(&path)?;
     std::thread::sleep(Duration::from_millis(20));
@@ -219,9 +257,15 @@ fn birth(dir: &Path, _: bool) -> Outcome {
     let wanted = Timestamps { last_access: old, last_modification: old };
     utimensat(CWD, &path, &wanted, AtFlags::empty()).doing(|| "utimensat")?;
     fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).doing(|| "chmod")?;
-    OpenOptions::new().append(true).open(&path).and_then(|mut file| file.write_all(b"more")).doing(|| "append")?;
+    OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(b"more"))
+        .doing(|| "append")?;
     let moved = dir.join("d/moved");
-    fs::hard_link(&path, dir.join("other")).and_then(|()| fs::rename(&path, &moved)).doing(|| "link and rename")?;
+    fs::hard_link(&path, dir.join("other"))
+        .and_then(|()| fs::rename(&path, &moved))
+        .doing(|| "link and rename")?;
     same("birth", &(born(&moved)?, born(&dir.join("other"))?), &(first, first))?;
     same("size that came with it", &meta(&moved)?.len(), &5)?;
     fs::remove_file(&moved).and_then(|()| fs::write(&moved, "")).doing(|| "a file made anew")?;

@@ -9,13 +9,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// All of this module.
-pub const CHECKS: [Check; 6] = [
+pub const CHECKS: [Check; 7] = [
     ("fallocate_allocates", 60, allocate),
     ("fallocate_punches_holes", 60, punch),
     ("fallocate_zeroes_ranges", 60, zero),
     ("seek_data_and_hole", 60, seek_holes),
     ("sparse_beyond_4_gib", 60, sparse),
     ("removing_frees_space", 120, freed),
+    ("blocks_are_those_stored", 60, blocks),
 ];
 
 fn filled(path: &Path, seed: u64, length: usize) -> Outcome<(File, Vec<u8>)> {
@@ -33,7 +34,8 @@ fn size(file: &File) -> Outcome<u64> {
 fn allocate(dir: &Path, _: bool) -> Outcome {
     let path = dir.join("file");
     let (file, mut bytes) = filled(&path, 1, 5_000)?;
-    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 100_000).doing(|| "fallocate, keeping the size")?;
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 100_000)
+        .doing(|| "fallocate, keeping the size")?;
     same("size after FALLOC_FL_KEEP_SIZE", &size(&file)?, &5_000)?;
     fallocate(&file, FallocateFlags::empty(), 2_000, 98_000).doing(|| "fallocate")?;
     same("size after fallocate", &size(&file)?, &100_000)?;
@@ -46,7 +48,8 @@ fn punch(dir: &Path, _: bool) -> Outcome {
     let path = dir.join("file");
     let (file, mut bytes) = filled(&path, 2, 1 << 20)?;
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    for (at, length) in [(4_096, 65_536), (100_001, 333), (200_000, 100_000), (1_000_000, 1 << 20)] {
+    for (at, length) in [(4_096, 65_536), (100_001, 333), (200_000, 100_000), (1_000_000, 1 << 20)]
+    {
         fallocate(&file, mode, at, length).doing(|| format!("punching {length} at {at}"))?;
         let end = bytes.len().min((at + length) as usize);
         bytes[at as usize..end].fill(0);
@@ -61,14 +64,16 @@ fn zero(dir: &Path, _: bool) -> Outcome {
     let keep = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
     fallocate(&file, keep, 10_001, 50_000).doing(|| "zeroing, keeping the size")?;
     bytes[10_001..60_001].fill(0);
-    fallocate(&file, FallocateFlags::ZERO_RANGE, 190_000, 50_000).doing(|| "zeroing past the end")?;
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 190_000, 50_000)
+        .doing(|| "zeroing past the end")?;
     bytes[190_000..].fill(0);
     bytes.resize(240_000, 0);
     ensure!(stored(&path)? == bytes, "after zeroing the file differs");
     Ok(())
 }
 
-/// Data and holes as SEEK_DATA and SEEK_HOLE show them: no data may be called a hole; a large hole must be found.
+/// Data and holes as SEEK_DATA and SEEK_HOLE show them: no data may be called a hole; a large hole
+/// must be found.
 fn seek_holes(dir: &Path, _: bool) -> Outcome {
     const MIB: u64 = 1 << 20;
     let path = dir.join("holes");
@@ -100,7 +105,12 @@ fn seek_holes(dir: &Path, _: bool) -> Outcome {
 fn sparse(dir: &Path, _: bool) -> Outcome {
     const AT: u64 = 5 << 30;
     let path = dir.join("sparse");
-    let file = OpenOptions::new().create_new(true).read(true).write(true).open(&path).doing(|| "create")?;
+    let file = OpenOptions::new()
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(&path)
+        .doing(|| "create")?;
     let bytes = noise(5, 100_000);
     for at in [0, AT, AT * 3 + 12_345] {
         file.write_all_at(&bytes, at).doing(|| format!("write at {at}"))?;
@@ -113,16 +123,59 @@ fn sparse(dir: &Path, _: bool) -> Outcome {
     let file = File::open(&path).doing(|| "open")?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).doing(|| "fadvise")?;
     let mut found = vec![1; 100_000];
-    for (at, expected) in [(0, &bytes), (AT, &bytes), (AT * 3 + 12_345, &bytes), (AT * 2, &vec![0; 100_000])] {
+    for (at, expected) in
+        [(0, &bytes), (AT, &bytes), (AT * 3 + 12_345, &bytes), (AT * 2, &vec![0; 100_000])]
+    {
         file.read_exact_at(&mut found, at).doing(|| format!("read at {at}"))?;
         ensure!(found == *expected, "bytes at {at} differ");
     }
     Ok(())
 }
 
+/// `st_blocks` is what is stored, at once, in files of every size.
+fn blocks(dir: &Path, _: bool) -> Outcome {
+    const MIB: u64 = 1 << 20;
+    let taken = |file: &File, what: &str, least: u64, most: u64| {
+        let bytes = file.metadata().doing(|| "fstat")?.blocks() * 512;
+        ensure!((least..=most).contains(&bytes), "{what} takes {bytes}, not {least} to {most}");
+        Ok(())
+    };
+    let (dense, _) = filled(&dir.join("dense"), 8, MIB as usize)?;
+    taken(&dense, "a file without holes", MIB, MIB + MIB / 8)?;
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&dense, mode, 65_536, MIB - 65_536).doing(|| "fallocate")?;
+    dense.sync_all().doing(|| "fsync")?;
+    taken(&dense, "what is left of it", 65_536, MIB / 4)?;
+    for size in [MIB, 60 * MIB, 130 * MIB, 1 << 43] {
+        let path = dir.join(format!("holes-{size}"));
+        let file = OpenOptions::new().create(true).truncate(true).write(true).open(path);
+        let file = file.doing(|| "create")?;
+        file.set_len(size).doing(|| "ftruncate")?;
+        taken(&file, "a hole", 0, 512)?;
+        for (written, at) in [0, size / 2, size - 50_000].into_iter().enumerate() {
+            file.write_all_at(&noise(9, 50_000), at).doing(|| "write")?;
+            let data = (written as u64 + 1) * 50_000;
+            taken(&file, &format!("{data} bytes in {size}"), data, 3 * data)?;
+        }
+        file.sync_all().doing(|| "fsync")?;
+        taken(&file, &format!("synced, of {size}"), 150_000, 450_000)?;
+        file.set_len(size / 2).doing(|| "ftruncate")?;
+        taken(&file, "what is left of it", 50_000, 200_000)?;
+    }
+    let (file, _) = filled(&dir.join("reserved"), 10, 100)?;
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 80 * MIB).doing(|| "fallocate")?;
+    taken(&file, "what is reserved", 80 * MIB, 90 * MIB)?;
+    file.set_len(50).doing(|| "ftruncate")?;
+    // The space of checksums stays until the file is cut to nothing.
+    taken(&file, "a file that was cut", 1, MIB)?;
+    file.set_len(0).doing(|| "ftruncate")?;
+    taken(&file, "an empty file", 0, 0)
+}
+
 /// Space of a removed file comes back, if not at once.
 fn freed(dir: &Path, quick: bool) -> Outcome {
-    // Much more than the journals' segments, which come and go by 32 MiB for each storage daemon meanwhile.
+    // Much more than the journals' segments, which come and go by 32 MiB for each storage daemon
+    // meanwhile.
     let length: usize = if quick { 8 << 20 } else { 512 << 20 };
     let used = || {
         let space = rustix::fs::statvfs(dir).doing(|| "statvfs")?;
@@ -148,9 +201,17 @@ fn freed(dir: &Path, quick: bool) -> Outcome {
         Ok(false)
     };
     let half = length as u64 / 2;
-    ensure!(within(10, &|now| now >= empty + half)?, "{length} bytes were written; used: {}, before {empty}", used()?);
+    ensure!(
+        within(10, &|now| now >= empty + half)?,
+        "{length} bytes were written; used: {}, before {empty}",
+        used()?
+    );
     let with = used()?;
     std::fs::remove_file(&path).doing(|| "unlink")?;
-    ensure!(within(30, &|now| now + half < with)?, "{length} bytes were removed; used: {}, before {with}", used()?);
+    ensure!(
+        within(30, &|now| now + half < with)?,
+        "{length} bytes were removed; used: {}, before {with}",
+        used()?
+    );
     Ok(())
 }

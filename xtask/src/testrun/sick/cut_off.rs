@@ -1,5 +1,5 @@
-//! A mount that is cut off from the cluster, running or stopped: what it shows meanwhile; and a monitor that nobody reaches
-//! for a moment: every session outlives that.
+//! A mount that is cut off from the cluster, running or stopped: what it shows meanwhile; and a
+//! monitor that nobody reaches for a moment: every session outlives that.
 
 use super::super::Bench;
 use super::super::report::Report;
@@ -15,12 +15,13 @@ use std::time::Duration;
 
 /// What a program reads on a mount that is cut off.
 const CUT_OFF: &str = include_str!("cut_off.py");
-/// How long a mount that was stopped may take for its first act, on a machine that does much else; and how long what
-/// waits is watched.
+/// How long a mount that was stopped may take for its first act, on a machine that does much else;
+/// and how long what waits is watched.
 const FIRST_ACT: Duration = Duration::from_secs(5);
 /// How long nobody reaches the monitor: a quarter of what a session lives by default.
 const MONITOR_AWAY: Duration = Duration::from_millis(2_500);
-/// How often, and the pause between: sessions are renewed every 3.3 s, and each cut begins a quarter of that later.
+/// How often, and the pause between: sessions are renewed every 3.3 s, and each cut begins a
+/// quarter of that later.
 const MONITOR_CUTS: u32 = 4;
 const MONITOR_BACK: Duration = Duration::from_secs(5);
 
@@ -29,11 +30,17 @@ const MONITOR_BACK: Duration = Duration::from_secs(5);
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
-    report.case("sick", "a mount cut off: it shows nothing that another has overwritten, and comes back", || {
-        mount_cut(bench, rig, false)
+    report.case(
+        "sick",
+        "a mount cut off: it shows nothing that another has overwritten, and comes back",
+        || mount_cut(bench, rig, false),
+    )?;
+    report.case("sick", "a mount stopped, and cut off when it goes on: the same", || {
+        mount_cut(bench, rig, true)
     })?;
-    report.case("sick", "a mount stopped, and cut off when it goes on: the same", || mount_cut(bench, rig, true))?;
-    report.case("sick", "a monitor cut off for a moment, again and again: no session ends", || monitor_cut(bench, rig))
+    report.case("sick", "a monitor cut off for a moment, again and again: no session ends", || {
+        monitor_cut(bench, rig)
+    })
 }
 
 fn monitor_cut(bench: &Bench, rig: &Rig) -> Outcome {
@@ -41,7 +48,9 @@ fn monitor_cut(bench: &Bench, rig: &Rig) -> Outcome {
     let session = || {
         let status = rig.cluster.status(&bench.interrupt)?;
         let clients = status["clients"].as_array().into_iter().flatten();
-        let own: Vec<_> = clients.filter(|c| c["name"].as_str().is_some_and(|name| name.ends_with(&point))).collect();
+        let own: Vec<_> = clients
+            .filter(|c| c["name"].as_str().is_some_and(|name| name.ends_with(&point)))
+            .collect();
         ensure!(own.len() == 1, "not one session of {point}: {own:?}");
         Ok(own[0].clone())
     };
@@ -64,16 +73,21 @@ fn said(scratch: &Path, way: &str) -> String {
     fs::read_to_string(scratch.join(way)).unwrap_or_default()
 }
 
-/// A file is cached by the mount, which is cut off (and stopped meanwhile, if `is_stopped`); another mount overwrites it when the
-/// first one's session is over. Nobody may read old bytes then, not through a descriptor nor through a mapping.
+/// A file is cached by the mount, which is cut off (and stopped meanwhile, if `is_stopped`);
+/// another mount overwrites it when the first one's session is over. Nobody may read old bytes
+/// then, not through a descriptor nor through a mapping.
 fn mount_cut(bench: &Bench, rig: &Rig, is_stopped: bool) -> Outcome {
     let name = if is_stopped { "mount-stopped" } else { "mount-cut" };
     let scratch = rig.scratch(name)?;
     let (script, go) = (scratch.join("cut_off.py"), scratch.join("go"));
     fs::write(&script, CUT_OFF).doing(|| "cannot write the script")?;
-    let tell = |step: &str| fs::write(format!("{}-{step}", go.display()), "").doing(|| "cannot tell the readers");
+    let tell = |step: &str| {
+        fs::write(format!("{}-{step}", go.display()), "").doing(|| "cannot tell the readers")
+    };
     let other = rig.cluster.mount_also("other", &mount_points().join("other"), &bench.interrupt)?;
-    let fill = |text: &str| format!("yes '{text}' | tr -d '\\n' | head -c 1M | dd of={name} bs=1M conv=notrunc,fsync");
+    let fill = |text: &str| {
+        format!("yes '{text}' | tr -d '\\n' | head -c 1M | dd of={name} bs=1M conv=notrunc,fsync")
+    };
     bench.shell(other.point(), &fill("old!"), SOON_SECONDS)?;
     let reader = |way: &str| {
         let mut command = Command::new("python3");
@@ -105,10 +119,16 @@ fn mount_cut(bench: &Bench, rig: &Rig, is_stopped: bool) -> Outcome {
     });
     net.mend(MOUNT)?;
     for seen in seen? {
-        ensure!(seen.matches("saw old!").count() == 1, "bytes that were overwritten were read: {seen}");
+        ensure!(
+            seen.matches("saw old!").count() == 1,
+            "bytes that were overwritten were read: {seen}"
+        );
     }
     let read = reads.finish(bench, 2 * SOON_SECONDS)?;
-    ensure!(read.matches("saw old!").count() == 1 && read.contains("saw new!"), "after it was mended: {read}");
+    ensure!(
+        read.matches("saw old!").count() == 1 && read.contains("saw new!"),
+        "after it was mended: {read}"
+    );
     waits.end(bench, SOON_SECONDS)?;
     // A mapping whose page cannot be read ends its program.
     maps.end(bench, 2 * SOON_SECONDS)?;

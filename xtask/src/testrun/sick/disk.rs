@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Stands before the C library's syncs. While there is a file `hang` they wait, while there is one `delay` they take
-/// [`DELAY_SECONDS`] more each, and the first of a journal that finds one `fail` names it `failed` and fails.
+/// Stands before the C library's syncs. While there is a file `hang` they wait, while there is one
+/// `delay` they take [`DELAY_SECONDS`] more each, and the first of a journal that finds one `fail`
+/// names it `failed` and fails.
 const SICK_SYNCS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -65,9 +66,21 @@ const WATCHED: Duration = Duration::from_secs(4);
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
-    report.case("sick", "a disk on which only syncs hang: I/O goes on, and it comes back", || hanging(bench, rig))?;
-    report.case("sick", "a disk that takes seconds for every sync leaves, and comes back", || slow(bench, rig))?;
-    report.case("sick", "a journal whose sync failed is out until a restart, and loses nothing", || failed(bench, rig))
+    report.case(
+        "sick",
+        "a disk on which only syncs hang: I/O goes on, and it comes back",
+        || hanging(bench, rig),
+    )?;
+    report.case(
+        "sick",
+        "a disk that takes seconds for every sync leaves, and comes back",
+        || slow(bench, rig),
+    )?;
+    report.case(
+        "sick",
+        "a journal whose sync failed is out until a restart, and loses nothing",
+        || failed(bench, rig),
+    )
 }
 
 /// The flags of [`SICK_SYNCS`].
@@ -83,11 +96,15 @@ impl Disk {
         bench.run(Command::new("gcc").args(compile).arg(&library).arg(&source), 60)?;
         rig.cluster.kill(SICK)?;
         let preloaded = |command: &mut Command| {
-            command.env("LD_PRELOAD", &library).env("SICK_FLAGS", &scratch).env("SICK_SECONDS", DELAY_SECONDS);
+            command
+                .env("LD_PRELOAD", &library)
+                .env("SICK_FLAGS", &scratch)
+                .env("SICK_SECONDS", DELAY_SECONDS);
         };
         rig.cluster.start_with(SICK, preloaded, &bench.interrupt)?;
         rig.wait_clean(bench, SOON_SECONDS)?;
-        // The first object of a placement group makes a directory, for the sync of which its core waits.
+        // The first object of a placement group makes a directory, for the sync of which its core
+        // waits.
         let every_group = "for i in $(seq 200); do head -c 4096 /dev/urandom > all$i; done; sync .";
         bench.shell(rig.mount(), every_group, 60)?;
         Ok(Disk(scratch))
@@ -119,7 +136,10 @@ fn hanging(bench: &Bench, rig: &Rig) -> Outcome {
     let load = Load::start(bench, rig, "unsynced")?;
     let flag = disk.set("hang")?;
     load.goes_on(bench, "while syncs of osd-2 hung")?;
-    ensure!(!is_up(bench, rig)?, "fsyncs were answered with osd.2 in the cluster, which could not sync");
+    ensure!(
+        !is_up(bench, rig)?,
+        "fsyncs were answered with osd.2 in the cluster, which could not sync"
+    );
     drop(flag);
     rig.wait_clean(bench, 2 * SOON_SECONDS)?;
     load.finish(bench)
@@ -130,23 +150,31 @@ fn slow(bench: &Bench, rig: &Rig) -> Outcome {
     let disk = Disk::start(bench, rig, "late")?;
     let load = Load::start(bench, rig, "late")?;
     let flag = disk.set("delay")?;
-    rig.wait_for(bench, "osd.2, whose syncs are late, leaves", SOON_SECONDS, || Ok(!is_up(bench, rig)?))?;
+    rig.wait_for(bench, "osd.2, whose syncs are late, leaves", SOON_SECONDS, || {
+        Ok(!is_up(bench, rig)?)
+    })?;
     load.goes_on(bench, "while syncs of osd-2 took seconds")?;
     drop(flag);
     rig.wait_clean(bench, 2 * SOON_SECONDS)?;
     load.finish(bench)
 }
 
-/// What the kernel could not write it may have dropped: nothing that the storage daemon held unsynced counts.
+/// What the kernel could not write it may have dropped: nothing that the storage daemon held
+/// unsynced counts.
 fn failed(bench: &Bench, rig: &Rig) -> Outcome {
     let disk = Disk::start(bench, rig, "failed")?;
     let load = Load::start(bench, rig, "failed")?;
     let _flag = disk.set("fail")?;
-    rig.wait_for(bench, "osd.2, a sync of whose journal failed, leaves", SOON_SECONDS, || Ok(!is_up(bench, rig)?))?;
+    rig.wait_for(bench, "osd.2, a sync of whose journal failed, leaves", SOON_SECONDS, || {
+        Ok(!is_up(bench, rig)?)
+    })?;
     ensure!(disk.0.join("failed").exists(), "no sync of a journal has failed");
     load.goes_on(bench, "without osd-2, whose disk had failed")?;
     bench.interrupt.sleep(WATCHED)?;
-    ensure!(!is_up(bench, rig)?, "osd.2 came back without a restart, though a sync of its journal had failed");
+    ensure!(
+        !is_up(bench, rig)?,
+        "osd.2 came back without a restart, though a sync of its journal had failed"
+    );
     rig.cluster.kill(SICK)?;
     rig.cluster.start(SICK, &bench.interrupt)?;
     rig.wait_clean(bench, SOON_SECONDS)?;

@@ -19,11 +19,18 @@ const FEW: [&str; 2] = ["osd-0", "osd-2"];
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
-    report.case("sick", "too few storage daemons: calls wait, and go on by themselves", || too_few(bench, rig))?;
-    report.case("sick", "too few storage daemons: a process that waits can be killed", || killed(bench, rig))?;
+    report.case("sick", "too few storage daemons: calls wait, and go on by themselves", || {
+        too_few(bench, rig)
+    })?;
+    report.case("sick", "too few storage daemons: a process that waits can be killed", || {
+        killed(bench, rig)
+    })?;
     report.case("sick", "too few storage daemons: unmounting works", || unmounted(bench, rig))?;
-    report
-        .case("sick", "too few storage daemons: mounts with unwritten data can be got rid of", || unwritten(bench, rig))
+    report.case(
+        "sick",
+        "too few storage daemons: mounts with unwritten data can be got rid of",
+        || unwritten(bench, rig),
+    )
 }
 
 /// Calls wait, and end by themselves once enough storage daemons are back.
@@ -42,19 +49,26 @@ fn too_few(bench: &Bench, rig: &Rig) -> Outcome {
     waiting.finish(bench, SOON_SECONDS)?;
     rig.wait_clean(bench, SOON_SECONDS)?;
     let copy = scratch.join("copy");
-    bench.shell(rig.mount(), &format!("cmp few '{0}' && cmp few-copied '{0}'", copy.display()), 30).map(drop)
+    bench
+        .shell(rig.mount(), &format!("cmp few '{0}' && cmp few-copied '{0}'", copy.display()), 30)
+        .map(drop)
 }
 
-/// The kernel lets a process that waits for FUSE die only when its call is answered, so every call has a deadline.
+/// The kernel lets a process that waits for FUSE die only when its call is answered, so every call
+/// has a deadline.
 fn killed(bench: &Bench, rig: &Rig) -> Outcome {
     let point = rig.scratch("second")?;
     let mut mount = rig.cluster.background_client();
-    mount.args(["mount", "--daemon", "-o", "timeout=5"]).arg(rig.cluster.layout().monitor.to_string()).arg(&point);
+    mount
+        .args(["mount", "--daemon", "-o", "timeout=5"])
+        .arg(rig.cluster.layout().monitor.to_string())
+        .arg(&point);
     bench.shell(rig.mount(), "head -c 200000 /dev/urandom > doomed && sync doomed", 30)?;
     bench.run(&mut mount, 30)?;
     let read = || {
         let mut read = Command::new("dd");
-        read.args(["if=doomed", "iflag=direct", "bs=64k", "status=none", "of=/dev/null"]).current_dir(&point);
+        read.args(["if=doomed", "iflag=direct", "bs=64k", "status=none", "of=/dev/null"])
+            .current_dir(&point);
         read
     };
     let outcome = bench.run(&mut read(), 30).and_then(|_| {
@@ -63,7 +77,12 @@ fn killed(bench: &Bench, rig: &Rig) -> Outcome {
         bench.interrupt.sleep(Duration::from_secs(1))?;
         let waits = matches!(doomed.try_wait(), Ok(None));
         exec::kill_group(&mut doomed);
-        let ended = exec::wait(&mut doomed, "dd, killed", Duration::from_secs(SOON_SECONDS), &bench.interrupt);
+        let ended = exec::wait(
+            &mut doomed,
+            "dd, killed",
+            Duration::from_secs(SOON_SECONDS),
+            &bench.interrupt,
+        );
         ensure!(waits, "a read ended though too few storage daemons were there");
         ended.map(drop)
     });
@@ -83,7 +102,8 @@ fn unmounted(bench: &Bench, rig: &Rig) -> Outcome {
     bench.shell(rig.mount(), "grep -qx kept kept", 30).map(drop)
 }
 
-/// A mount of its own, with data in the kernel that no storage daemon has, and a process that has it open.
+/// A mount of its own, with data in the kernel that no storage daemon has, and a process that has
+/// it open.
 struct Dirty {
     client: Option<Background>,
     point: PathBuf,
@@ -94,13 +114,19 @@ impl Dirty {
     fn start(bench: &Bench, rig: &Rig, name: &str) -> Outcome<Dirty> {
         let point = rig.scratch(&format!("dirty-{name}"))?;
         let mut mount = rig.cluster.command("fuse-client");
-        mount.args(["mount", "-o", "timeout=5"]).arg(rig.cluster.layout().monitor.to_string()).arg(&point);
+        mount
+            .args(["mount", "-o", "timeout=5"])
+            .arg(rig.cluster.layout().monitor.to_string())
+            .arg(&point);
         let client = Some(background(&mut mount, &point.with_extension("out"))?);
         rig.wait_for(bench, "a mount", 30, || Ok(mounts::kind_at(&point).is_some()))?;
         let ready = point.with_extension("ready");
-        let line =
-            format!("exec 3> dirty-{name}; head -c 4M /dev/urandom >&3; touch '{}'; exec sleep 1000", ready.display());
-        let holder = exec::spawn(Command::new("bash").args(["-c", &line]).current_dir(&point), "bash")?;
+        let line = format!(
+            "exec 3> dirty-{name}; head -c 4M /dev/urandom >&3; touch '{}'; exec sleep 1000",
+            ready.display()
+        );
+        let holder =
+            exec::spawn(Command::new("bash").args(["-c", &line]).current_dir(&point), "bash")?;
         let dirty = Dirty { client, point, holder };
         rig.wait_for(bench, "unwritten data", 30, || Ok(ready.exists()))?;
         Ok(dirty)
@@ -109,7 +135,13 @@ impl Dirty {
     /// Kills who has the file open; its last close may wait as long as a call may.
     fn release(&mut self, bench: &Bench) -> Outcome {
         exec::kill_group(&mut self.holder);
-        exec::wait(&mut self.holder, "a writer, killed", Duration::from_secs(SOON_SECONDS), &bench.interrupt).map(drop)
+        exec::wait(
+            &mut self.holder,
+            "a writer, killed",
+            Duration::from_secs(SOON_SECONDS),
+            &bench.interrupt,
+        )
+        .map(drop)
     }
 
     /// Unmounts, trying again while somebody is still there.
@@ -117,7 +149,11 @@ impl Dirty {
         let what = format!("{} of a mount with unwritten data", words.join(" "));
         rig.wait_for(bench, &what, SOON_SECONDS, || {
             let deadline = Duration::from_secs(SOON_SECONDS);
-            exec::run(Command::new(words[0]).args(&words[1..]).arg(&self.point), deadline, &bench.interrupt)?;
+            exec::run(
+                Command::new(words[0]).args(&words[1..]).arg(&self.point),
+                deadline,
+                &bench.interrupt,
+            )?;
             Ok(mounts::kind_at(&self.point).is_none())
         })
     }
@@ -139,11 +175,23 @@ fn unwritten(bench: &Bench, rig: &Rig) -> Outcome {
     let outcome = all.into_iter().collect::<Outcome<Vec<Dirty>>>().and_then(|all| {
         FEW.iter().try_for_each(|name| rig.cluster.kill(name))?;
         let ends: [End; 5] = [
-            |bench, rig, dirty| dirty.release(bench).and_then(|()| dirty.unmount(bench, rig, &["umount"])),
-            |bench, rig, dirty| dirty.release(bench).and_then(|()| dirty.unmount(bench, rig, &["fusermount3", "-u"])),
+            |bench, rig, dirty| {
+                dirty.release(bench).and_then(|()| dirty.unmount(bench, rig, &["umount"]))
+            },
+            |bench, rig, dirty| {
+                dirty
+                    .release(bench)
+                    .and_then(|()| dirty.unmount(bench, rig, &["fusermount3", "-u"]))
+            },
             // these while the file is open
-            |bench, rig, dirty| dirty.unmount(bench, rig, &["umount", "-f", "-l"]).and_then(|()| dirty.release(bench)),
-            |bench, rig, dirty| dirty.unmount(bench, rig, &["umount", "-l"]).and_then(|()| dirty.release(bench)),
+            |bench, rig, dirty| {
+                dirty
+                    .unmount(bench, rig, &["umount", "-f", "-l"])
+                    .and_then(|()| dirty.release(bench))
+            },
+            |bench, rig, dirty| {
+                dirty.unmount(bench, rig, &["umount", "-l"]).and_then(|()| dirty.release(bench))
+            },
             |bench, _, dirty| {
                 dirty.client.as_mut().map_or(Ok(()), Background::kill_unawaited)?;
                 dirty.release(bench)

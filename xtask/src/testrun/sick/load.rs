@@ -29,7 +29,8 @@ impl Load {
     pub fn start(bench: &Bench, rig: &Rig, name: &str) -> Outcome<Load> {
         let scratch = rig.scratch(name)?;
         let in_scratch = |name: &str| scratch.join(name);
-        let [manifest, notes, stop, copies] = ["manifest", "notes", "stop", "copies"].map(in_scratch);
+        let [manifest, notes, stop, copies] =
+            ["manifest", "notes", "stop", "copies"].map(in_scratch);
         let (dir, read) = (rig.mount().join(name), rig.mount().join(format!("{name}-read")));
         // Of several files, since of a single object's group one storage daemon holds no data.
         let line = format!(
@@ -39,13 +40,20 @@ impl Load {
             read.display()
         );
         bench.shell(&scratch, &line, 60)?;
-        let place =
-            ["--seed".into(), "5".into(), "--dir".into(), dir.into(), "--manifest".into(), manifest.clone().into()];
+        let place = [
+            "--seed".into(),
+            "5".into(),
+            "--dir".into(),
+            dir.into(),
+            "--manifest".into(),
+            manifest.clone().into(),
+        ];
         let until = |command: &mut std::process::Command, out: &str| {
             background(command.arg("--stop").arg(&stop), &scratch.join(out))
         };
         let writer = until(bench.xtask(&["stamp", "write", "--direct"]).args(&place), "out")?;
-        let paths: [(&str, &Path); 3] = [("--dir", &read), ("--copies", &copies), ("--notes", &notes)];
+        let paths: [(&str, &Path); 3] =
+            [("--dir", &read), ("--copies", &copies), ("--notes", &notes)];
         let mut command = bench.xtask(&["stamp", "read"]);
         for (option, path) in paths {
             command.arg(option).arg(path);
@@ -58,7 +66,11 @@ impl Load {
 
     /// Fsyncs answered so far.
     fn fsyncs(&self) -> usize {
-        fs::read_to_string(&self.manifest).unwrap_or_default().lines().filter(|line| *line == "s").count()
+        fs::read_to_string(&self.manifest)
+            .unwrap_or_default()
+            .lines()
+            .filter(|line| *line == "s")
+            .count()
     }
 
     /// Reads answered so far.
@@ -68,11 +80,16 @@ impl Load {
 
     /// Some more fsyncs and reads are answered, counted from now.
     pub fn goes_on(&self, bench: &Bench, when: &str) -> Outcome {
-        let (fsyncs, reads, begin) = (self.fsyncs() + FSYNCS_MORE, self.reads() + READS_MORE, Instant::now());
+        let (fsyncs, reads, begin) =
+            (self.fsyncs() + FSYNCS_MORE, self.reads() + READS_MORE, Instant::now());
         while self.fsyncs() < fsyncs || self.reads() < reads {
             let is_soon = begin.elapsed().as_secs() < SOON_SECONDS;
-            let (fsyncs, reads) = (fsyncs.saturating_sub(self.fsyncs()), reads.saturating_sub(self.reads()));
-            ensure!(is_soon, "{when}: {fsyncs} fsyncs and {reads} reads are not answered within {SOON_SECONDS} s");
+            let (fsyncs, reads) =
+                (fsyncs.saturating_sub(self.fsyncs()), reads.saturating_sub(self.reads()));
+            ensure!(
+                is_soon,
+                "{when}: {fsyncs} fsyncs and {reads} reads are not answered within {SOON_SECONDS} s"
+            );
             bench.interrupt.sleep(Duration::from_millis(20))?;
         }
         Ok(())
@@ -93,7 +110,8 @@ pub fn hedges(bench: &Bench, rig: &Rig) -> Outcome<u64> {
     let mut command = rig.cluster.command("trefoil");
     command.args(["profile", "--json", "--filter", "hedged read"]);
     let said = bench.run(&mut command, 60)?.stdout;
-    let shown: serde_json::Value = serde_json::from_str(&said).doing(|| "the profile is no JSON")?;
+    let shown: serde_json::Value =
+        serde_json::from_str(&said).doing(|| "the profile is no JSON")?;
     let rows = shown["operations"].as_array().into_iter().flatten();
     Ok(rows.filter_map(|row| row["calls"].as_u64()).sum())
 }

@@ -1,9 +1,9 @@
-//! Whether times of a file may reach the metadata service after an fsync: what its disk says of that, and when that is worth
-//! saying.
+//! Whether times of a file may reach the metadata service after an fsync: what its disk says of
+//! that, and when that is worth saying.
 //!
-//! Contract: pure. The service's *mark* that times may follow is set by a synced request, which an fsync makes anyway, and costs
-//! one more when it is taken back. So it has to be earned by fsyncs that tell times, and by more of them after one that did not
-//! pay.
+//! Contract: pure. The service's *mark* that times may follow is set by a synced request, which an
+//! fsync makes anyway, and costs one more when it is taken back. So it has to be earned by fsyncs
+//! that tell times, and by more of them after one that did not pay.
 
 /// fsyncs that tell times before the first mark, and at most.
 const FSYNCS_MIN: u32 = 2;
@@ -25,7 +25,8 @@ enum Mark {
 #[derive(Debug)]
 pub(super) struct Following {
     mark: Mark,
-    /// fsyncs that told times since the mark was taken back or the file closed, and how many it takes.
+    /// fsyncs that told times since the mark was taken back or the file closed, and how many it
+    /// takes.
     told: u32,
     needed: u32,
     /// fsyncs that had nothing to tell thanks to the mark.

@@ -52,7 +52,8 @@ impl InodeState {
         let end = offset + len;
         let is_small = len <= SMALL_BYTES_MAX;
         let goes_on = self.gathering.last_end.replace(end) == Some(offset);
-        let starts = is_small && goes_on && self.gathering.phase == Phase::Idle && self.ends_at(end);
+        let starts =
+            is_small && goes_on && self.gathering.phase == Phase::Idle && self.ends_at(end);
         if !is_small {
             self.gathering.last_end = None;
         }
@@ -71,7 +72,8 @@ impl InodeState {
     /// There is room for so many bytes: writes may be put here. False if something came in between.
     pub fn gathering_begins(&mut self, bytes_max: usize) -> bool {
         let start = self.gathering.start;
-        let begins = self.gathering.phase == Phase::Starting && self.ends_at(start) && self.may_gather();
+        let begins =
+            self.gathering.phase == Phase::Starting && self.ends_at(start) && self.may_gather();
         if begins {
             let zero_from = if self.tail == Tail::Clean { start } else { u64::MAX };
             let gathering = &mut self.gathering;
@@ -85,14 +87,22 @@ impl InodeState {
 
     /// Is nobody inside, or about to be alone, who must see what is written?
     fn may_gather(&self) -> bool {
-        let is_alone = !self.exclusive && self.exclusive_waiting == 0 && self.shared == self.staying;
+        let is_alone =
+            !self.exclusive && self.exclusive_waiting == 0 && self.shared == self.staying;
         is_alone && !self.returning && self.lease() == Some(LeaseMode::Write)
     }
 
     /// Puts a write here, if that is possible; then it is done, and may be answered. `page_bytes`
     /// as for `stale_tail`; `pages`: the kernel has seen to capabilities. The caller has asked
     /// `permits`.
-    pub fn gather(&mut self, offset: u64, data: &[u8], now: Timestamp, page_bytes: u64, pages: bool) -> bool {
+    pub fn gather(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        now: Timestamp,
+        page_bytes: u64,
+        pages: bool,
+    ) -> bool {
         let end = offset + data.len() as u64;
         let gathering = &self.gathering;
         let fits = gathering.phase == Phase::Open
@@ -101,7 +111,8 @@ impl InodeState {
             && data.len() as u64 <= SMALL_BYTES_MAX
             && gathering.data.len() + data.len() <= gathering.bytes_max;
         let keeps_rights = self.set_ids.is_none() && (pages || self.has_no_capability());
-        let is_plain = self.stale_tail(offset, page_bytes).is_none() && !self.habit.is_next_followed();
+        let is_plain =
+            self.stale_tail(offset, page_bytes).is_none() && !self.habit.is_next_followed();
         if !fits || !self.may_gather() || !keeps_rights || !is_plain {
             return false;
         }
@@ -138,7 +149,11 @@ impl InodeState {
     pub fn gathering_taken(&mut self) -> Option<(Bytes, WriterHint)> {
         let data = std::mem::take(&mut self.gathering.data);
         self.gathering.phase = if data.is_empty() { Phase::Sent } else { Phase::Sending };
-        let hint = WriterHint { zero_from: self.gathering.zero_from, size_after: self.size, grant: Some(self.token()) };
+        let hint = WriterHint {
+            zero_from: self.gathering.zero_from,
+            size_after: self.size,
+            grant: Some(self.token()),
+        };
         (!data.is_empty()).then(|| (Bytes::from(data), hint))
     }
 

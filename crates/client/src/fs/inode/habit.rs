@@ -1,8 +1,11 @@
-//! What follows the writes of a file: programs that keep logs and databases call fsync after so many writes, again and again.
+//! What follows the writes of a file: programs that keep logs and databases call fsync after so
+//! many writes, again and again.
 //!
-//! Contract: pure. A guess that is wrong costs a sync that nobody waits for, and ends the habit until it shows itself anew.
+//! Contract: pure. A guess that is wrong costs a sync that nobody waits for, and ends the habit
+//! until it shows itself anew.
 
-/// How often writes and a sync must have alternated in the same way before the next sync is expected.
+/// How often writes and a sync must have alternated in the same way before the next sync is
+/// expected.
 const TIMES: u8 = 3;
 
 /// What brings a write to the disks, if anything does: asked for with it, or expected after it.
@@ -58,7 +61,12 @@ impl SyncHabit {
 mod tests {
     use super::*;
 
-    fn rounds(habit: &mut SyncHabit, rounds: usize, writes: usize, sync: SyncKind) -> Vec<SyncKind> {
+    fn rounds(
+        habit: &mut SyncHabit,
+        rounds: usize,
+        writes: usize,
+        sync: SyncKind,
+    ) -> Vec<SyncKind> {
         let mut expected = Vec::new();
         for _ in 0..rounds {
             expected.extend((0..writes).map(|_| habit.write_begins()));

@@ -79,7 +79,11 @@ mod tests {
         assert_eq!(file(100, PAGE).stale_tail(3000, PAGE), Some(100..3000));
         assert_eq!(file(100, PAGE).stale_tail(100, PAGE), None, "it does not grow over anything");
         assert_eq!(file(PAGE, 2 * PAGE).stale_tail(3 * PAGE, PAGE), None, "the end of a page");
-        assert_eq!(file(PAGE + 1, PAGE).stale_tail(3 * PAGE, PAGE), None, "a page that the kernel does not have");
+        assert_eq!(
+            file(PAGE + 1, PAGE).stale_tail(3 * PAGE, PAGE),
+            None,
+            "a page that the kernel does not have"
+        );
         let mut dropped = file(100, PAGE);
         dropped.pages_dropped();
         assert_eq!(dropped.stale_tail(3 * PAGE, PAGE), None);

@@ -1,7 +1,7 @@
 //! What this mount knows of a file's attributes beside the metadata service, and telling it.
 //!
-//! Contract: part of the pure machine. While `dirty`, the times here are the truth, and what a user has changed; the size is while a
-//! lease is held.
+//! Contract: part of the pure machine. While `dirty`, the times here are the truth, and what a user
+//! has changed; the size is while a lease is held.
 
 use super::super::rights::SetIds;
 use super::following::Following;
@@ -25,7 +25,8 @@ pub enum FlushKind {
     Whole,
     /// An fsync: all of it is to survive.
     Sync {
-        /// If times may follow later, it is enough that the service knows that. See [`FsOptions`](crate::fs::FsOptions).
+        /// If times may follow later, it is enough that the service knows that. See
+        /// [`FsOptions`](crate::fs::FsOptions).
         times_may_follow: bool,
     },
 }
@@ -64,22 +65,27 @@ pub enum Sent {
 pub(super) struct Attributes {
     mtime: Timestamp,
     ctime: Timestamp,
-    /// The modification time is that of a write of this mount's, and not one that a program has set or the service told.
+    /// The modification time is that of a write of this mount's, and not one that a program has set
+    /// or the service told.
     is_time_of_write: bool,
     /// What a user has changed beside, and what of that the last flushes have told.
     kept: Kept,
     kept_told: Kept,
-    /// Something is known here that the service does not know; how many changes there were, also at the last sweep.
+    /// Something is known here that the service does not know; how many changes there were, also at
+    /// the last sweep.
     dirty: bool,
     change: u64,
     change_swept: u64,
+    /// The footprint is not what the service knows.
+    is_spread: bool,
     following: Following,
     /// A task sends them; and the stamp of the last flush that came through.
     flushing: bool,
     flushed_stamp: u64,
     /// The size that the service knows.
     told_size: u64,
-    /// How often the service was told something of the file, or told it itself, and how many of these are on its disk.
+    /// How often the service was told something of the file, or told it itself, and how many of
+    /// these are on its disk.
     tellings: u64,
     tellings_synced: u64,
     /// The service has lost what it was told: it is to be told again, changed or not.
@@ -90,6 +96,11 @@ impl Attributes {
     fn changed(&mut self) {
         self.dirty = true;
         self.change += 1;
+    }
+
+    /// The size tells less of the file's space than the service knows.
+    pub(super) fn spread(&mut self) {
+        self.is_spread = true;
     }
 
     /// The content changed, or is about to.
@@ -123,7 +134,7 @@ impl Attributes {
 
     /// The write lease is gone, and whatever was to be told with it.
     pub(super) fn lease_gone(&mut self) {
-        self.dirty = false;
+        (self.dirty, self.is_spread) = (false, false);
         (self.kept, self.kept_told) = (Kept::default(), Kept::default());
         self.forgotten = false;
         self.following.lease_gone();
@@ -145,19 +156,24 @@ fn is_keepable(set: &SetAttr) -> bool {
 }
 
 impl InodeState {
-    /// Puts what only this mount knows into attributes from the service. `asked` is the stamp (see `flush_done`) from
-    /// before the service was asked: an answer older than our last flush does not know what it brought.
+    /// Puts what only this mount knows into attributes from the service. `asked` is the stamp (see
+    /// `flush_done`) from before the service was asked: an answer older than our last flush does
+    /// not know what it brought.
     pub fn merge(&mut self, attr: &mut Attr, asked: u64) {
         if self.lease().is_none() {
             self.shown = self.shown.max(attr.size);
             return;
         }
         attr.size = self.size;
+        if self.lease() == Some(LeaseMode::Write) {
+            attr.footprint = self.footprint;
+        }
         if self.attrs.dirty {
             attr.mtime = self.attrs.mtime;
             attr.ctime = attr.ctime.max(self.attrs.ctime);
         } else if self.attrs.flushed_stamp > asked {
-            // A writer may have told a time that lies before: nobody else sets one without a recall.
+            // A writer may have told a time that lies before: nobody else sets one without a
+            // recall.
             let is_ours = self.lease() == Some(LeaseMode::Write);
             attr.mtime = if is_ours { self.attrs.mtime } else { attr.mtime.max(self.attrs.mtime) };
             attr.ctime = attr.ctime.max(self.attrs.ctime);
@@ -168,14 +184,23 @@ impl InodeState {
         self.attrs.kept.put_into(attr);
     }
 
-    /// Takes a change by the user that the holder of the write lease may tell the service later, as the times of a write: of the
-    /// modification time, and to what the file has already, which moves ctime alone; with [`Keep::All`] any but of the size, and but
-    /// for one that takes a permission away, after which data may be written that is for fewer eyes. `attr` is what the service said
-    /// (`asked`: see [`InodeState::merge`]), and becomes what is so. False: the service has to be told at once.
-    pub fn keep_change(&mut self, set: &SetAttr, (attr, asked): (&mut Attr, u64), now: Timestamp, keep: Keep) -> bool {
+    /// Takes a change by the user that the holder of the write lease may tell the service later, as
+    /// the times of a write: of the modification time, and to what the file has already, which
+    /// moves ctime alone; with [`Keep::All`] any but of the size, and but for one that takes a
+    /// permission away, after which data may be written that is for fewer eyes. `attr` is what the
+    /// service said (`asked`: see [`InodeState::merge`]), and becomes what is so. False: the
+    /// service has to be told at once.
+    pub fn keep_change(
+        &mut self,
+        set: &SetAttr,
+        (attr, asked): (&mut Attr, u64),
+        now: Timestamp,
+        keep: Keep,
+    ) -> bool {
         // What gives a file somebody's rights is told at once, so that whoever writes next takes it
         // away.
-        if !is_keepable(set) || !self.may_keep() || set.mode.is_some_and(|mode| mode & 0o6000 != 0) {
+        if !is_keepable(set) || !self.may_keep() || set.mode.is_some_and(|mode| mode & 0o6000 != 0)
+        {
             return false;
         }
         // The service knows what the flags of chattr(1) permit.
@@ -200,8 +225,8 @@ impl InodeState {
         true
     }
 
-    /// May changes be told later? Only while the file is open, so that a close tells them at the latest, and while nobody has it alone,
-    /// who may be giving the lease back.
+    /// May changes be told later? Only while the file is open, so that a close tells them at the
+    /// latest, and while nobody has it alone, who may be giving the lease back.
     fn may_keep(&self) -> bool {
         self.opens > 0 && !self.exclusive && self.lease() == Some(LeaseMode::Write)
     }
@@ -211,14 +236,16 @@ impl InodeState {
         self.attrs.dirty || self.attrs.forgotten || self.attrs.following.may_be_marked()
     }
 
-    /// A sweep passes: is the service to be told? Times that may follow wait until a sweep finds nothing new.
+    /// A sweep passes: is the service to be told? Times that may follow wait until a sweep finds
+    /// nothing new.
     pub fn sweep_passes(&mut self) -> bool {
-        let is_changing = std::mem::replace(&mut self.attrs.change_swept, self.attrs.change) != self.attrs.change;
+        let is_changing =
+            std::mem::replace(&mut self.attrs.change_swept, self.attrs.change) != self.attrs.change;
         self.has_to_tell() && !(is_changing && self.may_follow())
     }
 
-    /// The content is about to change inside the size, and an fsync to follow. True if the time is to be told before that is
-    /// asked for: it may be durable before the data that it tells of.
+    /// The content is about to change inside the size, and an fsync to follow. True if the time is
+    /// to be told before that is asked for: it may be durable before the data that it tells of.
     pub fn touch_ahead(&mut self, now: Timestamp) -> bool {
         if self.has_grown() || self.lease() != Some(LeaseMode::Write) {
             return false;
@@ -237,9 +264,11 @@ impl InodeState {
         self.attrs.following.is_marked() && self.is_markable() && !self.attrs.forgotten
     }
 
-    /// If the session dies, is the time at which that is noticed as good as what only this mount knows?
+    /// If the session dies, is the time at which that is noticed as good as what only this mount
+    /// knows?
     fn is_markable(&self) -> bool {
-        let is_time_alone = self.attrs.is_time_of_write && self.attrs.kept.is_empty();
+        let is_time_alone =
+            self.attrs.is_time_of_write && self.attrs.kept.is_empty() && !self.attrs.is_spread;
         self.lease() == Some(LeaseMode::Write) && !self.has_grown() && is_time_alone
     }
 
@@ -248,8 +277,9 @@ impl InodeState {
         self.attrs.flushing
     }
 
-    /// Starts to send attributes; one at a time, so that an older size never arrives after a newer one. `None` while
-    /// another task sends. An empty one for an fsync says that nothing of the file has to be told.
+    /// Starts to send attributes; one at a time, so that an older size never arrives after a newer
+    /// one. `None` while another task sends. An empty one for an fsync says that nothing of the
+    /// file has to be told.
     pub fn begin_flush(&mut self, kind: FlushKind) -> Option<Flush> {
         if self.attrs.flushing {
             return None;
@@ -268,13 +298,23 @@ impl InodeState {
             size: tells.then_some(self.size),
             mtime: tells.then_some(self.attrs.mtime),
             ctime: tells.then_some(self.attrs.ctime),
+            footprint: (tells && self.attrs.is_spread).then_some(self.footprint),
             times_follow,
             ..kept.to_set()
         };
-        // A mark that is taken back must not come back with older times when the service loses its power.
+        // A mark that is taken back must not come back with older times when the service loses its
+        // power.
         let sync = moves_mark || kind != FlushKind::Whole;
         let reminds = tells && self.attrs.forgotten;
-        Some(Flush { set, sync, moves_mark, reminds, kept, change: self.attrs.change, token: self.token() })
+        Some(Flush {
+            set,
+            sync,
+            moves_mark,
+            reminds,
+            kept,
+            change: self.attrs.change,
+            token: self.token(),
+        })
     }
 
     /// Has an fsync to tell something, and is it to say that times may follow?
@@ -305,6 +345,7 @@ impl InodeState {
         self.attrs.forgotten &= !flush.reminds;
         self.attrs.flushed_stamp = stamp;
         self.attrs.dirty &= self.attrs.change != flush.change;
+        self.attrs.is_spread &= flush.set.footprint != Some(self.footprint);
         self.attrs.kept.told(flush.kept);
         self.attrs.kept_told.change(flush.kept);
         let is_same_grant = self.lease() == Some(LeaseMode::Write) && self.token() == flush.token;

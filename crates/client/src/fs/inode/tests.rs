@@ -22,6 +22,7 @@ fn attr(size: u64) -> Attr {
         btime: None,
         flags: protocol::namespace::FileFlags::default(),
         has_xattrs: false,
+        footprint: Default::default(),
     }
 }
 
@@ -32,7 +33,9 @@ fn grant(mode: LeaseMode) -> Grant {
 /// A file of which this mount holds a lease.
 fn leased(mode: LeaseMode, size: u64) -> InodeState {
     let mut state = InodeState::new(Gfid::of_inode(7));
-    let Entry::Acquire(ticket, asked) = state.try_enter(Need::shared(mode), false) else { panic!("no lease yet") };
+    let Entry::Acquire(ticket, asked) = state.try_enter(Need::shared(mode), false) else {
+        panic!("no lease yet")
+    };
     assert_eq!(asked, mode);
     assert!(state.granted(ticket, &attr(size), grant(mode)));
     state
@@ -52,7 +55,9 @@ const ALONE: Need = Need::exclusive();
 #[test]
 fn one_task_asks_and_the_others_wait() {
     let mut state = InodeState::new(Gfid::of_inode(7));
-    let Entry::Acquire(ticket, LeaseMode::Write) = state.try_enter(WRITE, false) else { panic!("asks") };
+    let Entry::Acquire(ticket, LeaseMode::Write) = state.try_enter(WRITE, false) else {
+        panic!("asks")
+    };
     assert_eq!(state.try_enter(READ, false), Entry::Wait);
     state.not_granted(ticket);
     assert!(matches!(state.try_enter(READ, false), Entry::Acquire(..)));
@@ -61,7 +66,9 @@ fn one_task_asks_and_the_others_wait() {
 #[test]
 fn an_upgrade_keeps_what_is_dirty_and_an_open_asks_for_no_less() {
     let mut state = leased(LeaseMode::Read, 10);
-    let Entry::Acquire(ticket, LeaseMode::Write) = state.try_enter(WRITE, false) else { panic!("upgrades") };
+    let Entry::Acquire(ticket, LeaseMode::Write) = state.try_enter(WRITE, false) else {
+        panic!("upgrades")
+    };
     assert!(state.granted(ticket, &attr(10), grant(LeaseMode::Write)));
     assert_eq!(state.try_enter(WRITE, true), Entry::Entered);
     state.wrote(50, time(9));
@@ -72,7 +79,11 @@ fn an_upgrade_keeps_what_is_dirty_and_an_open_asks_for_no_less() {
     assert_eq!((flush.set.size, flush.set.mtime), (Some(50), Some(time(9))));
     state.flush_done(flush, Sent::Told, 1);
     let ticket = state.try_close().expect("nothing is left to say");
-    assert_eq!(state.try_enter(Need { open: true, ..READ }, false), Entry::Wait, "the close comes first");
+    assert_eq!(
+        state.try_enter(Need { open: true, ..READ }, false),
+        Entry::Wait,
+        "the close comes first"
+    );
     state.close_done(ticket, true);
     let again = state.try_enter(Need { open: true, ..READ }, false);
     assert!(matches!(again, Entry::Acquire(_, LeaseMode::Write)), "the lease held is not lowered");
@@ -120,7 +131,11 @@ fn a_recall_takes_the_lease_and_the_kernels_pages() {
     assert!(state.enter_if_quiet(state.entered()));
     state.gave_back(Some(LeaseMode::Read));
     state.leave(Access::Exclusive);
-    assert_eq!(state.recalled(Some(Some(LeaseMode::Read))), Some(None), "the second recall asks for more");
+    assert_eq!(
+        state.recalled(Some(Some(LeaseMode::Read))),
+        Some(None),
+        "the second recall asks for more"
+    );
     assert_eq!(state.recall(None), RecallStep::Begin);
     assert_eq!(state.try_enter(WRITE, false), Entry::Wait, "no upgrade while giving back");
     assert!(state.enter_if_quiet(state.entered()));
@@ -188,7 +203,11 @@ fn an_append_after_another_mounts_goes_to_the_real_end() {
     let plan = state.begin_write(400, 10, true).expect("no gap");
     assert_eq!(plan.offset, 1000);
     state.wrote(1010, time(2));
-    assert_eq!(state.begin_write(410, 700, true).expect("no gap").offset, 1010, "the kernel still counts from 400");
+    assert_eq!(
+        state.begin_write(410, 700, true).expect("no gap").offset,
+        1010,
+        "the kernel still counts from 400"
+    );
     state.wrote(1710, time(2));
     assert_eq!(
         state.begin_write(1110, 10, true).expect("no gap").offset,
@@ -198,7 +217,11 @@ fn an_append_after_another_mounts_goes_to_the_real_end() {
     state.wrote(1720, time(2));
     assert_eq!(state.begin_write(1720, 10, true).expect("no gap").offset, 1720, "now it has asked");
     state.wrote(1730, time(2));
-    assert_eq!(state.begin_write(1730, 10, true).expect("no gap").offset, 1730, "our own it has seen");
+    assert_eq!(
+        state.begin_write(1730, 10, true).expect("no gap").offset,
+        1730,
+        "our own it has seen"
+    );
     assert_eq!(state.begin_write(400, 10, false).expect("inside").offset, 400);
 }
 
@@ -213,7 +236,11 @@ fn an_append_after_another_mounts_cut_leaves_no_hole() {
     state.merge(&mut attr(3000), 0);
     let Entry::Acquire(ticket, _) = state.try_enter(WRITE, false) else { panic!("asks") };
     assert!(state.granted(ticket, &attr(100), grant(LeaseMode::Write)));
-    assert_eq!(state.begin_write(3000, 10, true).expect("no gap").offset, 100, "the kernel counts from what it saw");
+    assert_eq!(
+        state.begin_write(3000, 10, true).expect("no gap").offset,
+        100,
+        "the kernel counts from what it saw"
+    );
     state.wrote(110, time(2));
     assert_eq!(state.begin_write(3010, 10, true).expect("no gap").offset, 110, "and goes on");
     state.wrote(120, time(2));
@@ -263,13 +290,19 @@ fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
     let utimes = SetAttr { mtime: Some(time(3)), ..SetAttr::default() };
     let same = SetAttr { mode: Some(0o644), uid: Some(0), gid: Some(0), ..SetAttr::default() };
     let mut shown = attr(10);
-    assert!(!state.keep_change(&utimes, (&mut shown, NOW), time(20), Keep::Times), "no close would tell it");
+    assert!(
+        !state.keep_change(&utimes, (&mut shown, NOW), time(20), Keep::Times),
+        "no close would tell it"
+    );
     assert!(!state.has_to_tell());
     state.opened();
     assert!(state.keep_change(&utimes, (&mut shown, NOW), time(20), Keep::Times));
     assert_eq!((shown.mtime, shown.ctime), (time(3), time(20)));
     let mut shown = attr(10);
-    assert!(state.keep_change(&same, (&mut shown, NOW), time(21), Keep::Times), "nothing but ctime moves");
+    assert!(
+        state.keep_change(&same, (&mut shown, NOW), time(21), Keep::Times),
+        "nothing but ctime moves"
+    );
     assert_eq!((shown.mtime, shown.ctime), (time(3), time(21)));
     let told = [
         SetAttr::default(),
@@ -286,7 +319,10 @@ fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
     }
     let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     assert_eq!((flush.set.mtime, flush.set.ctime), (Some(time(3)), Some(time(21))));
-    assert!(state.keep_change(&utimes, (&mut attr(10), NOW), time(23), Keep::Times), "while it is told");
+    assert!(
+        state.keep_change(&utimes, (&mut attr(10), NOW), time(23), Keep::Times),
+        "while it is told"
+    );
     state.flush_done(flush, Sent::Told, 1);
     assert!(state.has_to_tell(), "what came meanwhile is still to be told");
     assert_eq!(state.try_enter(ALONE, false), Entry::Entered);
@@ -297,7 +333,10 @@ fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
     state.leave(Access::Exclusive);
     let mut reader = leased(LeaseMode::Read, 10);
     reader.opened();
-    assert!(!reader.keep_change(&utimes, (&mut attr(10), NOW), time(24), Keep::Times), "times are the writer's");
+    assert!(
+        !reader.keep_change(&utimes, (&mut attr(10), NOW), time(24), Keep::Times),
+        "times are the writer's"
+    );
 }
 
 #[test]
@@ -311,7 +350,10 @@ fn a_change_is_measured_by_what_is_so_and_not_by_an_older_answer() {
     state.flush_done(flush, Sent::Told, 7);
     state.learned(&Attr { mode: mode | 0o111, ..before });
     let mut shown = before;
-    assert!(!state.keep_change(&chmod(mode), (&mut shown, 6), time(21), Keep::All), "it takes permissions away");
+    assert!(
+        !state.keep_change(&chmod(mode), (&mut shown, 6), time(21), Keep::All),
+        "it takes permissions away"
+    );
     assert!(state.keep_change(&chmod(mode | 0o133), (&mut shown, 6), time(21), Keep::All));
     assert_eq!(shown.mode, mode | 0o133);
 }
@@ -325,7 +367,10 @@ fn chmod_of_a_file_that_may_have_an_acl_is_told_at_once() {
     assert!(!state.keep_change(&chmod, (&mut with(true), NOW), time(20), Keep::All));
     assert!(state.keep_change(&chmod, (&mut with(false), NOW), time(20), Keep::All));
     let chown = SetAttr { uid: Some(9), ..SetAttr::default() };
-    assert!(state.keep_change(&chown, (&mut with(true), NOW), time(21), Keep::All), "an ACL says nothing of it");
+    assert!(
+        state.keep_change(&chown, (&mut with(true), NOW), time(21), Keep::All),
+        "an ACL says nothing of it"
+    );
 }
 
 #[test]
@@ -335,10 +380,16 @@ fn what_takes_a_permission_away_is_told_at_once() {
     let chmod = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
     let chgrp = SetAttr { gid: Some(6), ..SetAttr::default() };
     assert!(!state.keep_change(&chmod(0o400), (&mut private(), NOW), time(20), Keep::All));
-    assert!(state.keep_change(&chgrp, (&mut private(), NOW), time(20), Keep::All), "no group had any");
+    assert!(
+        state.keep_change(&chgrp, (&mut private(), NOW), time(20), Keep::All),
+        "no group had any"
+    );
     assert!(state.keep_change(&chmod(0o640), (&mut private(), NOW), time(21), Keep::All));
     let other = SetAttr { gid: Some(7), ..SetAttr::default() };
-    assert!(!state.keep_change(&other, (&mut private(), NOW), time(22), Keep::All), "a group had some");
+    assert!(
+        !state.keep_change(&other, (&mut private(), NOW), time(22), Keep::All),
+        "a group had some"
+    );
 }
 
 #[test]
@@ -349,7 +400,8 @@ fn with_flushes_behind_a_writer_keeps_all_but_a_size() {
     let chown = SetAttr { uid: Some(5), gid: Some(6), atime: Some(time(9)), ..SetAttr::default() };
     let cut = SetAttr { size: Some(1), ..SetAttr::default() };
     assert!(!state.keep_change(&cut, (&mut private(), NOW), time(20), Keep::All));
-    let invalid = SetAttr { atime: Some(Timestamp { secs: 0, nanos: 1_000_000_000 }), ..SetAttr::default() };
+    let invalid =
+        SetAttr { atime: Some(Timestamp { secs: 0, nanos: 1_000_000_000 }), ..SetAttr::default() };
     assert!(!state.keep_change(&invalid, (&mut private(), NOW), time(20), Keep::All));
     let mut shown = private();
     assert!(state.keep_change(&chown, (&mut shown, NOW), time(20), Keep::All));
@@ -361,14 +413,25 @@ fn with_flushes_behind_a_writer_keeps_all_but_a_size() {
     let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     assert_eq!((flush.set.mode, flush.set.uid, flush.set.gid), (Some(0o640), Some(5), Some(6)));
     assert_eq!((flush.set.atime, flush.set.ctime), (Some(time(9)), Some(time(21))));
-    assert!(state.keep_change(&chmod(0o644), (&mut private(), NOW), time(22), Keep::All), "while it is told");
+    assert!(
+        state.keep_change(&chmod(0o644), (&mut private(), NOW), time(22), Keep::All),
+        "while it is told"
+    );
     state.flush_done(flush, Sent::Told, 1);
     state.learned(&Attr { mode: 0o640, uid: 5, gid: 6, atime: time(9), ..private() });
     let mut old = private();
     state.merge(&mut old, 0);
-    assert_eq!((old.mode, old.uid), (0o644, 5), "what came meanwhile, over what an older answer does not know");
+    assert_eq!(
+        (old.mode, old.uid),
+        (0o644, 5),
+        "what came meanwhile, over what an older answer does not know"
+    );
     let flush = state.begin_flush(FlushKind::Whole).expect("idle");
-    assert_eq!((flush.set.mode, flush.set.uid), (Some(0o644), None), "what was told is not told again");
+    assert_eq!(
+        (flush.set.mode, flush.set.uid),
+        (Some(0o644), None),
+        "what was told is not told again"
+    );
     state.flush_done(flush, Sent::No, 2);
     let again = state.begin_flush(FlushKind::Sync { times_may_follow: true }).expect("idle");
     assert_eq!((again.set.mode, again.set.times_follow), (Some(0o644), false));
@@ -423,7 +486,11 @@ fn only_what_nobody_misses_is_forgotten() {
     state.close_done(ticket, true);
     assert_eq!(
         state.held(),
-        Some(Held { gfid: Gfid::of_inode(7), lease: Some((LeaseMode::Read, state.token())), open: false })
+        Some(Held {
+            gfid: Gfid::of_inode(7),
+            lease: Some((LeaseMode::Read, state.token())),
+            open: false
+        })
     );
     assert_eq!(state.recall(None), RecallStep::Begin);
     assert!(state.enter_if_quiet(state.entered()));
@@ -517,7 +584,9 @@ fn a_mark_of_a_dead_session_does_not_count_in_the_next() {
         flush = fsync(&mut state, time);
     }
     state.fenced();
-    let Entry::Acquire(ticket, LeaseMode::Write) = state.try_enter(WRITE, false) else { panic!("no lease yet") };
+    let Entry::Acquire(ticket, LeaseMode::Write) = state.try_enter(WRITE, false) else {
+        panic!("no lease yet")
+    };
     assert!(state.granted(ticket, &attr(10), Grant { token: 2, ..grant(LeaseMode::Write) }));
     state.flush_done(flush, Sent::Synced, 2);
     assert!(!state.has_to_tell());
@@ -534,7 +603,11 @@ fn what_was_lost_is_told_by_a_flush_that_began_later() {
     assert!(state.has_to_tell(), "the one under way did not have it");
     state.learned(&Attr { mtime: time(8), ..attr(50) });
     let flush = state.begin_flush(FlushKind::Whole).expect("idle");
-    assert_eq!((flush.set.size, flush.set.mtime), (Some(50), Some(time(8))), "a time set meanwhile stays");
+    assert_eq!(
+        (flush.set.size, flush.set.mtime),
+        (Some(50), Some(time(8))),
+        "a time set meanwhile stays"
+    );
     state.flush_done(flush, Sent::No, 2);
     assert!(state.has_to_tell());
     let flush = state.begin_flush(FlushKind::Sync { times_may_follow: true }).expect("idle");

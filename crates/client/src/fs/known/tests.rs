@@ -7,7 +7,7 @@ use protocol::PoolId;
 use protocol::namespace::{Commit, LeaseMode, Timestamp};
 use std::collections::BTreeMap;
 
-const ALONE: Term = Term { number: 1, holds: true };
+const ALONE: Term = Term { number: 1, holds: true, leased: false };
 
 /// A service: names of two directories, and what they stand for.
 #[derive(Default)]
@@ -37,6 +37,7 @@ fn attr_of(gfid: Gfid, kind: FileKind) -> Attr {
         btime: None,
         flags: protocol::namespace::FileFlags::default(),
         has_xattrs: false,
+        footprint: protocol::namespace::Footprint::Unknown,
     }
 }
 
@@ -49,7 +50,7 @@ fn missing<T>() -> Result<T> {
 }
 
 fn answered(reply: Reply, dirs: Vec<Attr>) -> Answered {
-    Answered { reply, dirs, commit: Commit::default(), durable: Commit::default() }
+    Answered { reply, covered: false, dirs, commit: Commit::default(), durable: Commit::default() }
 }
 
 impl World {
@@ -90,10 +91,18 @@ impl World {
                 Some(attr) => Reply::Attr(*attr),
                 None => return missing(),
             },
-            NamespaceOp::SetAttr { gfid, .. } if self.files.contains_key(&gfid) => Reply::Attr(self.touch(gfid)),
-            NamespaceOp::SetXattr { gfid, .. } if self.files.contains_key(&gfid) => self.set_has_xattrs(gfid, true),
-            NamespaceOp::RemoveXattr { gfid, .. } if self.files.contains_key(&gfid) => self.set_has_xattrs(gfid, false),
-            NamespaceOp::Create { parent, name, kind, .. } if !self.names.contains_key(&(parent, name.clone())) => {
+            NamespaceOp::SetAttr { gfid, .. } if self.files.contains_key(&gfid) => {
+                Reply::Attr(self.touch(gfid))
+            }
+            NamespaceOp::SetXattr { gfid, .. } if self.files.contains_key(&gfid) => {
+                self.set_has_xattrs(gfid, true)
+            }
+            NamespaceOp::RemoveXattr { gfid, .. } if self.files.contains_key(&gfid) => {
+                self.set_has_xattrs(gfid, false)
+            }
+            NamespaceOp::Create { parent, name, kind, .. }
+                if !self.names.contains_key(&(parent, name.clone())) =>
+            {
                 self.made += 1;
                 let gfid = Gfid::of_inode(100 + self.made);
                 self.files.insert(gfid, attr_of(gfid, kind));
@@ -102,7 +111,8 @@ impl World {
                 Reply::Attr(self.touch(gfid))
             }
             NamespaceOp::Link { gfid, parent, name }
-                if self.files.contains_key(&gfid) && !self.names.contains_key(&(parent, name.clone())) =>
+                if self.files.contains_key(&gfid)
+                    && !self.names.contains_key(&(parent, name.clone())) =>
             {
                 self.names.insert((parent, name), gfid);
                 self.touch(parent);
@@ -146,7 +156,8 @@ impl World {
     fn check(&self, known: &Known, names: &[Vec<u8>]) {
         for dir in 0..2 {
             for name in names {
-                let truth = self.names.get(&(directory(dir), name.clone())).map(|gfid| self.files[gfid]);
+                let truth =
+                    self.names.get(&(directory(dir), name.clone())).map(|gfid| self.files[gfid]);
                 match known.lookup(ALONE, directory(dir), name) {
                     None => {}
                     Some(Ok(attr)) => assert_eq!(Some(attr), truth),
@@ -156,7 +167,8 @@ impl World {
         }
         for dir in (0..2).map(directory) {
             let Some(entries) = known.entries(ALONE, dir) else { continue };
-            let Ok(Answered { reply: Reply::Entries { entries: truth, .. }, .. }) = self.list(dir) else {
+            let Ok(Answered { reply: Reply::Entries { entries: truth, .. }, .. }) = self.list(dir)
+            else {
                 panic!("a directory cannot be listed")
             };
             assert_eq!(entries, truth);
@@ -182,7 +194,13 @@ fn create(parent: Gfid, name: &[u8], kind: FileKind) -> NamespaceOp {
 }
 
 fn set_xattr(gfid: Gfid, name: &[u8]) -> NamespaceOp {
-    NamespaceOp::SetXattr { gfid, name: name.to_vec(), value: Vec::new(), create: None, kill_sgid: false }
+    NamespaceOp::SetXattr {
+        gfid,
+        name: name.to_vec(),
+        value: Vec::new(),
+        create: None,
+        kill_sgid: false,
+    }
 }
 
 fn any_op() -> impl Strategy<Value = NamespaceOp> {
@@ -282,7 +300,10 @@ fn what_was_made_here_is_known_and_so_is_what_is_not_there() {
     ask(&known, &mut world, &create(directory(0), b"d", FileKind::Directory)).expect("made");
     let made = known.lookup(ALONE, directory(0), b"d").expect("known").expect("there").gfid;
     assert!(matches!(known.lookup(ALONE, made, b"x"), Some(Err(_))), "a new directory is empty");
-    assert!(known.lookup(ALONE, made, &[b'x'; NAME_BYTES_MAX + 1]).is_none(), "the service says ENAMETOOLONG");
+    assert!(
+        known.lookup(ALONE, made, &[b'x'; NAME_BYTES_MAX + 1]).is_none(),
+        "the service says ENAMETOOLONG"
+    );
     ask(&known, &mut world, &create(made, b"x", FileKind::Regular)).expect("made");
     assert!(matches!(known.lookup(ALONE, made, b"x"), Some(Ok(_))));
     assert_eq!(known.attr(ALONE, made), world.files.get(&made).copied(), "told with the answer");
@@ -313,7 +334,10 @@ fn a_directory_that_was_made_here_or_listed_is_listed_from_here() {
 
     ask(&known, &mut world, &list(directory(0))).expect("listed");
     assert_eq!(names(&known, directory(0)), Some(vec![b"d".to_vec()]));
-    assert!(matches!(known.lookup(ALONE, directory(0), b"e"), Some(Err(_))), "there is nothing else");
+    assert!(
+        matches!(known.lookup(ALONE, directory(0), b"e"), Some(Err(_))),
+        "there is nothing else"
+    );
     assert!(known.entries(Term { holds: false, ..ALONE }, directory(0)).is_none());
 }
 
@@ -352,7 +376,13 @@ fn the_parent_is_known_until_the_directory_moves() {
     assert_eq!(parent(directory(1)), Some(directory(0)));
     let (from, to) = ((directory(0), b"d".to_vec()), (directory(1), b"d".to_vec()));
     let mode = RenameMode::Replace;
-    let rename = NamespaceOp::Rename { parent: from.0, name: from.1, new_parent: to.0, new_name: to.1, mode };
+    let rename = NamespaceOp::Rename {
+        parent: from.0,
+        name: from.1,
+        new_parent: to.0,
+        new_name: to.1,
+        mode,
+    };
     ask(&known, &mut world, &rename).expect("moved");
     assert_eq!(parent(made), None);
 }
@@ -366,18 +396,27 @@ fn nothing_is_known_of_another_term_or_while_the_mount_may_not_be_alone() {
     assert!(!is_known(Term { holds: false, ..ALONE }) && !is_known(Term { number: 2, ..ALONE }));
     let lookup = NamespaceOp::Lookup { parent: directory(0), name: b"b".to_vec() };
     let question = known.begin(ALONE, &lookup);
-    drop(known.begin(Term { number: 2, holds: true }, &lookup));
+    drop(known.begin(Term { number: 2, ..ALONE }, &lookup));
     question.end(ALONE, &world.carry_out(&lookup));
-    assert!(!is_known(ALONE) && known.lookup(ALONE, directory(0), b"b").is_none(), "the term is over");
+    assert!(
+        !is_known(ALONE) && known.lookup(ALONE, directory(0), b"b").is_none(),
+        "the term is over"
+    );
 }
 
 #[test]
 fn what_is_kept_is_bounded() {
     let (known, mut world) = (Known::new(&LockTable::default()), World::new());
     for file in 0..KNOWN_MAX {
-        ask(&known, &mut world, &create(directory(0), format!("{file}").as_bytes(), FileKind::Regular)).expect("made");
+        ask(
+            &known,
+            &mut world,
+            &create(directory(0), format!("{file}").as_bytes(), FileKind::Regular),
+        )
+        .expect("made");
         let inner = known.inner.lock();
-        let count = inner.attrs.len() + inner.names.values().map(|names| names.known.len() + 1).sum::<usize>();
+        let count = inner.attrs.len()
+            + inner.names.values().map(|names| names.known.len() + 1).sum::<usize>();
         assert!(inner.count == count && count <= KNOWN_MAX + 4);
     }
 }
@@ -389,11 +428,49 @@ fn a_rename_onto_a_name_of_which_nothing_is_known_may_leave_both() {
     ask(&known, &mut world, &create(dir, b"a", FileKind::Regular)).expect("made");
     let gfid = known.lookup(ALONE, dir, b"a").expect("known").expect("there").gfid;
     let (from, to) = (b"a".to_vec(), b"b".to_vec());
-    ask(&known, &mut world, &NamespaceOp::Link { gfid, parent: dir, name: to.clone() }).expect("linked");
-    known.forget_all();
-    ask(&known, &mut world, &NamespaceOp::Lookup { parent: dir, name: from.clone() }).expect("found");
+    ask(&known, &mut world, &NamespaceOp::Link { gfid, parent: dir, name: to.clone() })
+        .expect("linked");
+    known.recalled(None);
+    ask(&known, &mut world, &NamespaceOp::Lookup { parent: dir, name: from.clone() })
+        .expect("found");
     let mode = RenameMode::Replace;
-    let rename = NamespaceOp::Rename { parent: dir, name: from, new_parent: dir, new_name: to, mode };
+    let rename =
+        NamespaceOp::Rename { parent: dir, name: from, new_parent: dir, new_name: to, mode };
     ask(&known, &mut world, &rename).expect("two names of one file");
     world.check(&known, &[b"a".to_vec(), b"b".to_vec()]);
+}
+
+#[test]
+fn one_of_several_mounts_knows_what_it_has_leases_on_until_they_are_asked_for() {
+    const LEASED: Term = Term { number: 1, holds: false, leased: true };
+    let (known, mut world) = (Known::new(&LockTable::default()), World::new());
+    let dir = directory(0);
+    let made = create(dir, b"a", FileKind::Regular);
+    known.begin(LEASED, &made).end(LEASED, &world.carry_out(&made));
+    let list = NamespaceOp::ReadDir { gfid: dir, after: Vec::new(), limit: 100 };
+    let read = |known: &Known, world: &mut World, covered, recalled: Option<Gfid>| {
+        let question = known.begin(LEASED, &list);
+        let answer = world.carry_out(&list).map(|answered| Answered { covered, ..answered });
+        if recalled.is_some() {
+            known.recalled(recalled);
+        }
+        question.end(LEASED, &answer);
+    };
+    let is_known = |known: &Known, name: &[u8]| known.lookup(LEASED, dir, name).is_some();
+    read(&known, &mut world, false, None);
+    assert!(!is_known(&known, b"a"), "without a lease");
+    read(&known, &mut world, true, Some(dir));
+    assert!(!is_known(&known, b"a"), "the lease was asked for meanwhile");
+    read(&known, &mut world, true, None);
+    assert!(is_known(&known, b"a") && is_known(&known, b"none"));
+    assert!(!is_known(&known, b".") && !is_known(&known, b".."), "they are there, if not listed");
+    let file = known.lookup(LEASED, dir, b"a").expect("known").expect("there").gfid;
+    known.recalled(Some(file));
+    assert!(!is_known(&known, b"a") && is_known(&known, b"none"), "only the file is asked for");
+    read(&known, &mut world, true, None);
+    known.recalled(Some(dir));
+    assert!(!is_known(&known, b"a") && !is_known(&known, b"none"));
+    read(&known, &mut world, true, None);
+    let over = Term { leased: false, ..LEASED };
+    assert!(known.lookup(over, dir, b"a").is_none(), "the promise is over");
 }

@@ -2,9 +2,11 @@
 
 use super::*;
 
-/// Two mounts, of which the first answers writes of so many bytes early. Nothing is reported at first.
+/// Two mounts, of which the first answers writes of so many bytes early. Nothing is reported at
+/// first.
 fn mounts_behind(window: u64) -> Vec<Rc<LocalFs<Model>>> {
-    let mounts = mounts_with(&FsOptions { write_behind_bytes: window, ..options() }, &no_kernel(), 2);
+    let mounts =
+        mounts_with(&FsOptions { write_behind_bytes: window, ..options() }, &no_kernel(), 2);
     mounts[0].backend.world.borrow_mut().reports_wait = true;
     mounts
 }
@@ -73,8 +75,11 @@ fn close_and_fsync_wait_and_a_size_is_told_after_its_data() {
         let gfid = create(fs, "file");
         assert!(write(fs, gfid, 0, b"data").is_ready());
         let owner = LockOwner(1);
-        let mut done: std::pin::Pin<Box<dyn Future<Output = Result<()>>>> =
-            if sync { Box::pin(fs.fsync(gfid, OPEN, false, at(3))) } else { Box::pin(fs.flush(gfid, OPEN, owner)) };
+        let mut done: std::pin::Pin<Box<dyn Future<Output = Result<()>>>> = if sync {
+            Box::pin(fs.fsync(gfid, OPEN, false, at(3)))
+        } else {
+            Box::pin(fs.flush(gfid, OPEN, owner))
+        };
         assert!(poll(done.as_mut()).is_pending());
         assert_eq!(told_sizes(fs), []);
         report(fs);
@@ -127,7 +132,10 @@ fn what_dies_with_the_session_is_told_once() {
     block_on(fs.fenced());
     report(fs);
     block_on(async {
-        assert!(matches!(fs.fsync(gfid, OPEN, false, at(3)).await, Err(ClientError::Posix(errno::EIO))));
+        assert!(matches!(
+            fs.fsync(gfid, OPEN, false, at(3)).await,
+            Err(ClientError::Posix(errno::EIO))
+        ));
         fs.fsync(gfid, OPEN, false, at(4)).await.expect("told already");
     });
 }
@@ -143,7 +151,10 @@ fn a_close_between_the_death_of_the_session_and_the_news_of_it_tells_what_was_lo
     behind.iter().for_each(|behind| behind.lost());
     report(fs);
     drop(behind);
-    assert!(matches!(block_on(fs.flush(gfid, OPEN, LockOwner(1))), Err(ClientError::Posix(errno::EIO))));
+    assert!(matches!(
+        block_on(fs.flush(gfid, OPEN, LockOwner(1))),
+        Err(ClientError::Posix(errno::EIO))
+    ));
 }
 
 #[test]
@@ -200,7 +211,11 @@ fn another_mount_sees_what_a_close_has_not_told_yet() {
         let changed = mounts[1].setattr(gfid, chmod(0o600), at(5)).await.expect("chmod");
         assert_eq!(changed.mode, 0o600);
         fs.release(gfid).await.expect("told");
-        assert_eq!(mounts[1].getattr(gfid, at(6)).await.expect("stat").mode, 0o600, "the later one stays");
+        assert_eq!(
+            mounts[1].getattr(gfid, at(6)).await.expect("stat").mode,
+            0o600,
+            "the later one stays"
+        );
     });
 }
 
@@ -212,7 +227,8 @@ fn an_acl_comes_after_a_chmod_that_was_not_told_yet_and_before_one_that_follows(
     report(fs);
     let gfid = create(fs, "file");
     let tags = [Tag::UserObj, Tag::User(7), Tag::GroupObj, Tag::Mask, Tag::Other];
-    let entries = tags.map(|tag| Entry { tag, permissions: if tag == Tag::UserObj { 7 } else { 4 } });
+    let entries =
+        tags.map(|tag| Entry { tag, permissions: if tag == Tag::UserObj { 7 } else { 4 } });
     let acl = Acl::new(entries.to_vec()).expect("well-formed").encode();
     block_on(async {
         assert_eq!(fs.setattr(gfid, chmod(0o666), at(3)).await.expect("kept").mode, 0o666);
@@ -223,7 +239,11 @@ fn an_acl_comes_after_a_chmod_that_was_not_told_yet_and_before_one_that_follows(
         assert_eq!(modes(fs), [Some(0o666)]);
         assert_eq!(fs.getattr(gfid, at(5)).await.expect("stat").mode, 0o744);
         let changed = fs.setattr(gfid, chmod(0o755), at(6)).await.expect("told");
-        assert_eq!((changed.mode, modes(fs).len()), (0o755, 2), "the ACL's mask is the service's to change");
+        assert_eq!(
+            (changed.mode, modes(fs).len()),
+            (0o755, 2),
+            "the ACL's mask is the service's to change"
+        );
         fs.release(gfid).await.expect("closed");
     });
 }
@@ -239,7 +259,8 @@ fn an_fsync_waits_for_what_a_close_did_not_wait_for() {
     assert!(poll(sync.as_mut()).is_pending());
     report(fs);
     assert!(matches!(poll(sync), Poll::Ready(Ok(()))));
-    let told = fs.backend.world.borrow().told.last().map(|(set, synced)| (set.size, set.mode, *synced));
+    let told =
+        fs.backend.world.borrow().told.last().map(|(set, synced)| (set.size, set.mode, *synced));
     assert_eq!(told, Some((Some(4), Some(0o664), true)));
 }
 
@@ -268,10 +289,19 @@ fn what_is_lost_after_a_close_is_told_by_the_next() {
     block_on(fs.fenced());
     report(fs);
     block_on(async {
-        assert!(matches!(fs.sync_everything().await, Err(ClientError::Posix(errno::EIO))), "if there is no next");
+        assert!(
+            matches!(fs.sync_everything().await, Err(ClientError::Posix(errno::EIO))),
+            "if there is no next"
+        );
         fs.open(gfid, true, at(5)).await.expect("open");
-        assert!(matches!(fs.flush(gfid, OPEN, LockOwner(1)).await, Err(ClientError::Posix(errno::EIO))));
-        assert!(matches!(fs.fsync(gfid, OPEN, false, at(6)).await, Err(ClientError::Posix(errno::EIO))));
+        assert!(matches!(
+            fs.flush(gfid, OPEN, LockOwner(1)).await,
+            Err(ClientError::Posix(errno::EIO))
+        ));
+        assert!(matches!(
+            fs.fsync(gfid, OPEN, false, at(6)).await,
+            Err(ClientError::Posix(errno::EIO))
+        ));
         fs.flush(gfid, OPEN, LockOwner(1)).await.expect("its fsync has said so");
         let later = fs.shared.told.open_id();
         fs.fsync(gfid, later, false, at(6)).await.expect("somebody was told before it was opened");

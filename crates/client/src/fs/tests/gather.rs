@@ -14,13 +14,18 @@ pub(super) struct Collected {
 
 /// Two mounts, of which the first answers writes of so many bytes early and gathers small ones.
 fn mounts_gathering(window: u64) -> Vec<Rc<LocalFs<Model>>> {
-    let mounts = mounts_with(&FsOptions { write_behind_bytes: window, ..options() }, &no_kernel(), 2);
+    let mounts =
+        mounts_with(&FsOptions { write_behind_bytes: window, ..options() }, &no_kernel(), 2);
     mounts[0].backend.world.borrow_mut().gathers = true;
     mounts
 }
 
 fn gather(fs: &LocalFs<Model>, gfid: Gfid, offset: u64, data: &[u8]) -> bool {
-    fs.shared.gather(gfid, &Small { offset, data, pages: true, now: at(3).now }, fs.backend.moment())
+    fs.shared.gather(
+        gfid,
+        &Small { offset, data, pages: true, now: at(3).now },
+        fs.backend.moment(),
+    )
 }
 
 fn write(fs: &LocalFs<Model>, gfid: Gfid, offset: u64, data: &'static [u8]) -> Poll<Result<()>> {
@@ -42,7 +47,8 @@ fn send(fs: &LocalFs<Model>) {
     let collected = fs.backend.world.borrow_mut().gathered.pop().expect("something is gathered");
     if let Some((data, hint)) = collected.gathered.take() {
         let ending = Ending { behind: Some(collected.behind), ..Ending::default() };
-        block_on(fs.backend.write(collected.file, collected.start, data, hint, ending)).expect("sent");
+        block_on(fs.backend.write(collected.file, collected.start, data, hint, ending))
+            .expect("sent");
         collected.gathered.sent();
     }
     drop(collected.gathered);
@@ -131,7 +137,9 @@ fn no_more_is_gathered_than_there_is_room_for() {
     let mounts = mounts_gathering(8);
     let fs = &mounts[0];
     let gfid = begun(fs);
-    assert!(gather(fs, gfid, 4, b"efg") && !gather(fs, gfid, 7, b"hi") && gather(fs, gfid, 7, b"h"));
+    assert!(
+        gather(fs, gfid, 4, b"efg") && !gather(fs, gfid, 7, b"hi") && gather(fs, gfid, 7, b"h")
+    );
     send(fs);
     assert_eq!(&block_on(fs.read(gfid, 0, 99, at(4))).expect("read")[..], b"abcdefgh");
     let tight = mounts_gathering(6);
@@ -155,7 +163,10 @@ fn what_was_gathered_and_cannot_be_sent_is_told_once() {
             assert!(matches!(told, Err(ClientError::Posix(errno::EIO))));
         }
         let told = block_on(fs.fsync(gfid, OPEN, false, at(4)));
-        assert!(matches!(told, Err(ClientError::Posix(errno::EIO))), "a close takes it from nobody");
+        assert!(
+            matches!(told, Err(ClientError::Posix(errno::EIO))),
+            "a close takes it from nobody"
+        );
         block_on(fs.fsync(gfid, OPEN, false, at(5))).expect("told already");
     }
 }

@@ -50,7 +50,11 @@ fn a_size_that_was_told_and_lost_is_told_again_before_an_fsync_is_answered() {
     });
     assert_eq!(size_at_service(&fs, gfid), 4);
     let told = fs.backend.world.borrow().told.last().copied().expect("something was told");
-    assert_eq!((told.0.mtime, told.1), (Some(at(2).now), true), "with the times of the write, and on the disk");
+    assert_eq!(
+        (told.0.mtime, told.1),
+        (Some(at(2).now), true),
+        "with the times of the write, and on the disk"
+    );
 }
 
 #[test]
@@ -108,8 +112,14 @@ fn a_file_whose_making_was_lost_says_so_once() {
     lose_power(&fs, |world| world.names.retain(|name, _| name != b"other"));
     block_on(async {
         fs.reclaim().await;
-        assert_eq!(fs.fsync(gfid, OPEN, true, at(3)).await.expect_err("it is gone").errno(), errno::EIO);
-        assert_eq!(fs.sync_names(Gfid::ROOT, OPEN, at(3)).await.expect_err("a name is gone").errno(), errno::EIO);
+        assert_eq!(
+            fs.fsync(gfid, OPEN, true, at(3)).await.expect_err("it is gone").errno(),
+            errno::EIO
+        );
+        assert_eq!(
+            fs.sync_names(Gfid::ROOT, OPEN, at(3)).await.expect_err("a name is gone").errno(),
+            errno::EIO
+        );
         fs.sync_names(Gfid::ROOT, OPEN, at(3)).await.expect("it was said");
     });
 }
@@ -123,7 +133,10 @@ fn permissions_that_were_lost_are_an_error_of_the_next_fsync() {
     block_on(async {
         fs.reclaim().await;
         assert_eq!(
-            fs.fsync(gfid, OPEN, false, at(3)).await.expect_err("nobody can set them again").errno(),
+            fs.fsync(gfid, OPEN, false, at(3))
+                .await
+                .expect_err("nobody can set them again")
+                .errno(),
             errno::EIO
         );
         fs.fsync(gfid, OPEN, false, at(3)).await.expect("it was said");
@@ -144,7 +157,11 @@ fn who_read_a_size_that_was_lost_asks_again() {
     lose_power(&mounts[0], |world| world.files.get_mut(&gfid).expect("there").attr.size = 0);
     block_on(async {
         mounts[1].reclaim().await;
-        assert_eq!(mounts[1].getattr(gfid, at(4)).await.expect("there").size, 0, "as everybody sees it");
+        assert_eq!(
+            mounts[1].getattr(gfid, at(4)).await.expect("there").size,
+            0,
+            "as everybody sees it"
+        );
         mounts[1].fsync(gfid, OPEN, false, at(4)).await.expect("it has lost nothing of its own");
         mounts[0].reclaim().await;
         let told = mounts[0].fsync(gfid, OPEN, false, at(5)).await;

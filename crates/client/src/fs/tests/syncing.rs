@@ -21,7 +21,10 @@ type Told = (Option<u64>, Option<Timestamp>, bool);
 /// What it was told since it was looked last, and how often it was asked to sync alone.
 fn asked(fs: &LocalFs<Model>) -> (Vec<Told>, u32) {
     let mut world = fs.backend.world.borrow_mut();
-    let told = std::mem::take(&mut world.told).iter().map(|(set, sync)| (set.size, set.mtime, *sync)).collect();
+    let told = std::mem::take(&mut world.told)
+        .iter()
+        .map(|(set, sync)| (set.size, set.mtime, *sync))
+        .collect();
     (told, std::mem::take(&mut world.syncs))
 }
 
@@ -35,10 +38,18 @@ fn fsync_tells_and_syncs_in_one_trip() {
         fs.fsync(gfid, OPEN, false, at(3)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![(Some(4), Some(at(3).now), true)], 0));
         fs.fsync(gfid, OPEN, false, at(4)).await.expect("fsync");
-        assert_eq!(asked(fs), (vec![], 1), "what others did to the file, a chmod say, is synced, too");
+        assert_eq!(
+            asked(fs),
+            (vec![], 1),
+            "what others did to the file, a chmod say, is synced, too"
+        );
         fs.write(gfid, 4, Bytes::from_static(b"more"), PLACED, at(5)).await.expect("write");
         fs.fsync(gfid, OPEN, true, at(5)).await.expect("fdatasync");
-        assert_eq!(asked(fs), (vec![(Some(8), Some(at(5).now), true)], 0), "the size is needed to read the data");
+        assert_eq!(
+            asked(fs),
+            (vec![(Some(8), Some(at(5).now), true)], 0),
+            "the size is needed to read the data"
+        );
     });
 }
 
@@ -51,7 +62,10 @@ fn fdatasync_leaves_times_for_later() {
         fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(3)).await.expect("write");
         fs.fsync(gfid, OPEN, true, at(3)).await.expect("fdatasync");
         assert_eq!(asked(fs), (vec![], 0));
-        assert!(fs.backend.with(gfid, |stored| stored.unstable.is_none()).expect("there"), "but the data is synced");
+        assert!(
+            fs.backend.with(gfid, |stored| stored.unstable.is_none()).expect("there"),
+            "but the data is synced"
+        );
         fs.fsync(gfid, OPEN, false, at(4)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![(Some(4), Some(at(3).now), true)], 0));
     });
@@ -66,7 +80,10 @@ fn fdatasync_syncs_a_size_that_was_told_without() {
         fs.setattr(gfid, truncate(2), at(3)).await.expect("truncate");
         assert_eq!(asked(fs), (vec![(Some(2), Some(at(3).now), false)], 0));
         fs.backend.world.borrow_mut().refuses_to_sync = true;
-        assert_eq!(fs.fsync(gfid, OPEN, true, at(4)).await.expect_err("refused").errno(), errno::EIO);
+        assert_eq!(
+            fs.fsync(gfid, OPEN, true, at(4)).await.expect_err("refused").errno(),
+            errno::EIO
+        );
         fs.backend.world.borrow_mut().refuses_to_sync = false;
         fs.fsync(gfid, OPEN, true, at(4)).await.expect("fdatasync");
         assert_eq!(asked(fs), (vec![], 2), "asked again after a failure");
@@ -116,7 +133,11 @@ fn an_fsync_that_always_follows_begins_with_the_write() {
     used_to_sync(fs, gfid, false);
     block_on(async {
         fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(4)).await.expect("write");
-        assert_eq!(asked(fs), (vec![(Some(4), Some(at(4).now), true)], 0), "told and synced before anybody asks");
+        assert_eq!(
+            asked(fs),
+            (vec![(Some(4), Some(at(4).now), true)], 0),
+            "told and synced before anybody asks"
+        );
         assert_eq!(fs.backend.world.borrow().syncs_ahead, 1);
         fs.fsync(gfid, OPEN, false, at(5)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![], 0), "nothing is left to do");
@@ -125,7 +146,9 @@ fn an_fsync_that_always_follows_begins_with_the_write() {
         assert_eq!(fs.backend.world.borrow().syncs_ahead, 2);
         fs.fsync(gfid, OPEN, false, at(7)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![(Some(8), Some(at(6).now), true)], 0));
-        fs.setattr(gfid, SetAttr { mode: Some(0o600), ..SetAttr::default() }, at(8)).await.expect("chmod");
+        fs.setattr(gfid, SetAttr { mode: Some(0o600), ..SetAttr::default() }, at(8))
+            .await
+            .expect("chmod");
         asked(fs);
         fs.fsync(gfid, OPEN, false, at(9)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![], 1), "the mode is not synced yet");
@@ -154,7 +177,10 @@ fn a_failure_ahead_of_an_fsync_is_for_the_fsync_to_tell() {
     block_on(async {
         fs.backend.world.borrow_mut().refuses_to_sync = true;
         fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(4)).await.expect("write");
-        assert_eq!(fs.fsync(gfid, OPEN, false, at(5)).await.expect_err("refused").errno(), errno::EIO);
+        assert_eq!(
+            fs.fsync(gfid, OPEN, false, at(5)).await.expect_err("refused").errno(),
+            errno::EIO
+        );
         fs.backend.world.borrow_mut().refuses_to_sync = false;
         fs.fsync(gfid, OPEN, false, at(6)).await.expect("fsync");
         let (told, _) = asked(fs);
@@ -184,22 +210,39 @@ fn a_write_through_a_synchronous_handle_is_done_once_it_is_synced() {
     let unstable = || fs.backend.with(gfid, |stored| stored.unstable).expect("there");
     block_on(async {
         let synced = |sync| WriteMode { sync, ..PLACED };
-        fs.write(gfid, 0, Bytes::from_static(b"DATA"), synced(SyncKind::Data), at(3)).await.expect("O_DSYNC");
-        assert_eq!((unstable(), asked(fs)), (None, (vec![], 0)), "its time is not needed to read it");
-        fs.write(gfid, 4, Bytes::from_static(b"more"), synced(SyncKind::Data), at(4)).await.expect("O_DSYNC");
-        assert_eq!((unstable(), asked(fs)), (None, (vec![(Some(8), Some(at(4).now), true)], 0)), "its size is");
-        fs.write(gfid, 0, Bytes::from_static(b"data"), synced(SyncKind::Full), at(5)).await.expect("O_SYNC");
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), synced(SyncKind::Data), at(3))
+            .await
+            .expect("O_DSYNC");
+        assert_eq!(
+            (unstable(), asked(fs)),
+            (None, (vec![], 0)),
+            "its time is not needed to read it"
+        );
+        fs.write(gfid, 4, Bytes::from_static(b"more"), synced(SyncKind::Data), at(4))
+            .await
+            .expect("O_DSYNC");
+        assert_eq!(
+            (unstable(), asked(fs)),
+            (None, (vec![(Some(8), Some(at(4).now), true)], 0)),
+            "its size is"
+        );
+        fs.write(gfid, 0, Bytes::from_static(b"data"), synced(SyncKind::Full), at(5))
+            .await
+            .expect("O_SYNC");
         assert_eq!((unstable(), asked(fs)), (None, (vec![(Some(8), Some(at(5).now), true)], 0)));
         fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(6)).await.expect("no sync");
         assert!(unstable().is_some());
     });
 }
 
-/// What the service was told since it was looked last: the size, the modification time, and whether times may follow. Everything
-/// that has to do with these was synced.
+/// What the service was told since it was looked last: the size, the modification time, and whether
+/// times may follow. Everything that has to do with these was synced.
 fn told_of_times(fs: &LocalFs<Model>) -> Vec<(Option<u64>, Option<Timestamp>, bool)> {
     let told = std::mem::take(&mut fs.backend.world.borrow_mut().told);
-    assert!(told.iter().all(|(_, sync)| *sync), "without a sync a loss of power brings older times and the mark back");
+    assert!(
+        told.iter().all(|(_, sync)| *sync),
+        "without a sync a loss of power brings older times and the mark back"
+    );
     told.iter().map(|(set, _)| (set.size, set.mtime, set.times_follow)).collect()
 }
 
@@ -211,7 +254,8 @@ fn fsync_at(fs: &LocalFs<Model>, gfid: Gfid, time: i64) {
     block_on(fs.fsync(gfid, OPEN, false, at(time))).expect("fsync");
 }
 
-/// A file of four bytes whose every write is followed by an fsync, so that the service knows that times may follow.
+/// A file of four bytes whose every write is followed by an fsync, so that the service knows that
+/// times may follow.
 fn marked_file(fs: &LocalFs<Model>) -> Gfid {
     fs.backend.world.borrow_mut().alone = true;
     let gfid = synced_file(fs);
@@ -237,14 +281,21 @@ fn times_follow_where_an_fsync_always_does() {
     for time in 3..7 {
         write_at(fs, gfid, 0, time);
         fsync_at(fs, gfid, time);
-        assert_eq!(told_of_times(fs), [(Some(4), Some(at(time).now), time == 6)], "a mark is earned");
+        assert_eq!(
+            told_of_times(fs),
+            [(Some(4), Some(at(time).now), time == 6)],
+            "a mark is earned"
+        );
     }
     for time in 7..9 {
         write_at(fs, gfid, 0, time);
         fsync_at(fs, gfid, time);
         block_on(fs.sweep());
         assert_eq!(asked(fs), (vec![], 0));
-        assert!(fs.backend.with(gfid, |stored| stored.unstable.is_none()).expect("there"), "the data is synced");
+        assert!(
+            fs.backend.with(gfid, |stored| stored.unstable.is_none()).expect("there"),
+            "the data is synced"
+        );
         assert_eq!(block_on(fs.getattr(gfid, at(9))).expect("stat").mtime, at(time).now);
     }
     block_on(fs.sweep());
@@ -261,7 +312,12 @@ fn times_that_followed_are_told_with_a_close_a_recall_and_a_size() {
     };
     let ends: [(&str, End, u64, i64); 6] = [
         ("close", |mounts, gfid| block_on(mounts[0].release(gfid)).expect("close"), 4, 4),
-        ("recall", |mounts, gfid| _ = block_on(mounts[1].getattr(gfid, at(9))).expect("stat"), 4, 4),
+        (
+            "recall",
+            |mounts, gfid| _ = block_on(mounts[1].getattr(gfid, at(9))).expect("stat"),
+            4,
+            4,
+        ),
         ("truncation", truncated, 4, 4),
         (
             "chmod",
@@ -303,7 +359,11 @@ fn a_time_that_a_program_sets_does_not_follow() {
     block_on(fs.setattr(gfid, utimes, at(5))).expect("utimes");
     assert_eq!(told_of_times(fs), [], "kept here");
     fsync_at(fs, gfid, 6);
-    assert_eq!(told_of_times(fs), [(Some(4), Some(at(1).now), false)], "the service would say when the session died");
+    assert_eq!(
+        told_of_times(fs),
+        [(Some(4), Some(at(1).now), false)],
+        "the service would say when the session died"
+    );
     write_at(fs, gfid, 0, 7);
     fsync_at(fs, gfid, 7);
     let (_, _, follows) = told_of_times(fs)[0];
@@ -340,12 +400,23 @@ fn a_mark_that_was_not_answered_does_not_count() {
     write_at(fs, gfid, 0, 5);
     assert_eq!(told_of_times(fs), [(Some(4), Some(at(5).now), true)], "ahead of the fsync");
     block_on(fs.sweep());
-    assert_eq!(told_of_times(fs), [(Some(4), Some(at(5).now), false)], "it may have arrived, and is taken back");
-    assert_eq!(block_on(fs.fsync(gfid, OPEN, false, at(5))).expect_err("refused").errno(), errno::EIO);
+    assert_eq!(
+        told_of_times(fs),
+        [(Some(4), Some(at(5).now), false)],
+        "it may have arrived, and is taken back"
+    );
+    assert_eq!(
+        block_on(fs.fsync(gfid, OPEN, false, at(5))).expect_err("refused").errno(),
+        errno::EIO
+    );
     fs.backend.world.borrow_mut().refuses_to_sync = false;
     told_of_times(fs);
     fsync_at(fs, gfid, 6);
-    assert_eq!(told_of_times(fs), [(Some(4), Some(at(5).now), false)], "told, and the mark is taken back");
+    assert_eq!(
+        told_of_times(fs),
+        [(Some(4), Some(at(5).now), false)],
+        "told, and the mark is taken back"
+    );
     block_on(fs.release(gfid)).expect("close");
     assert_eq!(told_of_times(fs), [], "nothing is left to tell");
 }
@@ -378,7 +449,8 @@ fn what_does_not_follow_an_fsync_is_told_at_each_sweep() {
             block_on(fs.setattr(gfid, utimes, at(5))).expect("utimes");
         }
         block_on(fs.sweep());
-        let told = if grows { (Some(8), Some(at(5).now), false) } else { (Some(4), utimes.mtime, false) };
+        let told =
+            if grows { (Some(8), Some(at(5).now), false) } else { (Some(4), utimes.mtime, false) };
         assert_eq!(told_of_times(fs), [told]);
     }
 }
@@ -435,7 +507,10 @@ fn a_time_that_a_program_sets_together_with_another_does_not_follow() {
             fsync_at(fs, gfid, time);
             let told = std::mem::take(&mut fs.backend.world.borrow_mut().told);
             // The time of the write itself may be told ahead, marked; utimensat takes that back.
-            assert!(told.iter().all(|(told, _)| !told.times_follow || told.mtime != Some(set)), "written: {writes}");
+            assert!(
+                told.iter().all(|(told, _)| !told.times_follow || told.mtime != Some(set)),
+                "written: {writes}"
+            );
             assert!(told.last().is_none_or(|(told, _)| !told.times_follow), "written: {writes}");
             assert_eq!(fs.backend.with(gfid, |stored| stored.attr.mtime).expect("there"), set);
         }

@@ -17,7 +17,12 @@ impl Oracle {
     fn new(profile: Profile) -> Self {
         let (size, shards) = (profile.object_bytes() as usize, usize::from(profile.shards()));
         let fragments = vec![vec![0; profile.fragment_bytes() as usize]; shards];
-        Self { layout: Layout::new(profile), codec: codec::for_profile(profile), user: vec![0; size], fragments }
+        Self {
+            layout: Layout::new(profile),
+            codec: codec::for_profile(profile),
+            user: vec![0; size],
+            fragments,
+        }
     }
 
     /// Carries a write plan out as the objecter does, reading through read plans.
@@ -25,7 +30,8 @@ impl Oracle {
         let plan = plan_write(self.layout, range, zero_from);
         let k = usize::from(self.layout.profile().k());
         let length = (plan.fragment.end - plan.fragment.start) as usize;
-        let mut buffers = vec![vec![if plan.zeros { 0 } else { 0xee }; length]; self.fragments.len()];
+        let mut buffers =
+            vec![vec![if plan.zeros { 0 } else { 0xee }; length]; self.fragments.len()];
         let (data_buffers, parity) = buffers.split_at_mut(k);
         let mut slices: Vec<&mut [u8]> = data_buffers.iter_mut().map(Vec::as_mut_slice).collect();
         for gap in &plan.reads {
@@ -38,12 +44,18 @@ impl Oracle {
         self.codec.encode(&data_slices, &mut parity_slices);
         for shard in plan.touch.iter() {
             let to = plan.fragment.start as usize..plan.fragment.end as usize;
-            self.fragments[usize::from(shard.get())][to].copy_from_slice(&buffers[usize::from(shard.get())]);
+            self.fragments[usize::from(shard.get())][to]
+                .copy_from_slice(&buffers[usize::from(shard.get())]);
         }
         self.user[range.start as usize..range.end as usize].copy_from_slice(data);
     }
 
-    fn read(&self, range: &Range<u64>, usable: ShardSet, preference: &Preference<'_>) -> Option<Vec<u8>> {
+    fn read(
+        &self,
+        range: &Range<u64>,
+        usable: ShardSet,
+        preference: &Preference<'_>,
+    ) -> Option<Vec<u8>> {
         let plan = plan_read(self.layout, range, usable, preference)?;
         assert!(plan.shards().minus(usable).is_empty(), "only usable shards are asked");
         let answers: Vec<Vec<u8>> = plan
@@ -51,9 +63,14 @@ impl Oracle {
             .iter()
             .map(|(shard, ask)| {
                 assert!(ask.start.is_multiple_of(512) && ask.end.is_multiple_of(512));
-                let mut bytes = self.fragments[usize::from(shard.get())][ask.start as usize..ask.end as usize].to_vec();
+                let mut bytes = self.fragments[usize::from(shard.get())]
+                    [ask.start as usize..ask.end as usize]
+                    .to_vec();
                 // A fragment's unwritten end is not sent.
-                let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |at| (at + 1).next_multiple_of(512));
+                let end = bytes
+                    .iter()
+                    .rposition(|b| *b != 0)
+                    .map_or(0, |at| (at + 1).next_multiple_of(512));
                 bytes.truncate(end);
                 bytes
             })
@@ -91,7 +108,8 @@ fn policies() -> impl Strategy<Value = ReadPolicy> {
 }
 
 proptest! {
-    /// Random writes, then reads with every set of shards: right bytes exactly when enough shards are there.
+    /// Random writes, then reads with every set of shards: right bytes exactly when enough shards
+    /// are there.
     #[test]
     fn reads_return_what_was_written_for_every_availability(
         profile in profiles(),
@@ -174,7 +192,8 @@ fn a_sector_changes_its_shard_and_parity() {
     let plan = plan_write(layout, &(512..1024), u64::MAX);
     assert_eq!((plan.reads.len(), plan.reads[0].clone()), (1, 0..512));
     assert_eq!(plan.touch, ShardSet::from_bits(0b110));
-    let read = plan_read(layout, &(0..512), ShardSet::first(3), &Preference::SYSTEMATIC).expect("readable");
+    let read = plan_read(layout, &(0..512), ShardSet::first(3), &Preference::SYSTEMATIC)
+        .expect("readable");
     assert_eq!(read.asks.as_slice(), [(ShardIndex::new(0), 0..512)]);
 }
 

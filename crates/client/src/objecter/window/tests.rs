@@ -13,7 +13,9 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 
 fn admitted(windows: &[&Rc<Window>], bytes: u64) -> OnTheWay {
     let windows = windows.iter().map(|window| Rc::clone(window)).collect();
-    let Poll::Ready(part) = poll(pin!(OnTheWay::admit(windows, bytes))) else { panic!("there is room") };
+    let Poll::Ready(part) = poll(pin!(OnTheWay::admit(windows, bytes))) else {
+        panic!("there is room")
+    };
     part
 }
 
@@ -70,8 +72,9 @@ fn those_who_wait_are_let_in_as_they_came() {
 #[test]
 fn two_who_are_first_before_two_windows_do_not_wait_for_each_other() {
     let (a, b) = (Window::new(60_000), Window::new(60_000));
-    let both =
-        |first: &Rc<Window>, second: &Rc<Window>| [first, second].map(Rc::clone).into_iter().collect::<Windows>();
+    let both = |first: &Rc<Window>, second: &Rc<Window>| {
+        [first, second].map(Rc::clone).into_iter().collect::<Windows>()
+    };
     let (in_a, in_b) = (admitted(&[&a], 45_000), admitted(&[&b], 45_000));
     let mut waits_in_a = pin!(OnTheWay::admit(both(&a, &b), 20_000));
     let mut waits_in_b = pin!(OnTheWay::admit(both(&b, &a), 20_000));
@@ -136,7 +139,8 @@ proptest! {
     }
 }
 
-/// Cores with journals, and sessions that write to all of them, each core hearing of it in its own time.
+/// Cores with journals, and sessions that write to all of them, each core hearing of it in its own
+/// time.
 struct World {
     limit: usize,
     beyond: usize,
@@ -179,7 +183,9 @@ const SESSIONS: usize = 5;
 impl World {
     fn new(limit: usize, beyond: usize) -> Self {
         let session = |_| Session {
-            windows: (0..CORES).map(|_| Window::new(WINDOW as u64 * space_taken(WRITE_BYTES))).collect(),
+            windows: (0..CORES)
+                .map(|_| Window::new(WINDOW as u64 * space_taken(WRITE_BYTES)))
+                .collect(),
             last: 0,
             unreported: VecDeque::new(),
             cores: (0..CORES).map(|_| Path::default()).collect(),
@@ -201,7 +207,9 @@ impl World {
     fn begin(&mut self, session: usize) -> bool {
         let session = &mut self.sessions[session];
         let windows = session.windows.iter().map(Rc::clone).collect();
-        let Poll::Ready(part) = poll(pin!(OnTheWay::admit(windows, WRITE_BYTES))) else { return false };
+        let Poll::Ready(part) = poll(pin!(OnTheWay::admit(windows, WRITE_BYTES))) else {
+            return false;
+        };
         session.last += 1;
         session.unreported.push_back((session.last, part));
         session.cores.iter_mut().for_each(|path| path.way.push_back(session.last));
@@ -237,7 +245,9 @@ impl World {
 
     /// The oldest record goes if every core has it.
     fn trim(&mut self, core: usize) -> bool {
-        let everywhere = |(session, seq): &Record| self.sessions[*session].cores.iter().all(|path| path.taken >= *seq);
+        let everywhere = |(session, seq): &Record| {
+            self.sessions[*session].cores.iter().all(|path| path.taken >= *seq)
+        };
         if !self.journals[core].front().is_some_and(everywhere) {
             return false;
         }

@@ -1,10 +1,12 @@
-//! Three cores of one PG, 2 + 1, on real journals and fragment files, with one session, on one worker.
+//! Three cores of one PG, 2 + 1, on real journals and fragment files, with one session, on one
+//! worker.
 
 use super::super::recovery::Members;
 use super::super::{Core, CoreConfig, Outlet};
 use crate::codec;
 use crate::pg::{
-    Action, NewWrite, PgSession, PgView, Piece, Request, SessionSettings, SessionTable, ShardView, WritePieces,
+    Action, NewWrite, PgSession, PgView, Piece, Request, SessionSettings, SessionTable, ShardView,
+    WritePieces,
 };
 use crate::superblock::DataDir;
 use bytes::Bytes;
@@ -12,7 +14,8 @@ use messenger::{Message, ReplyTo, TrafficClass, Worker};
 use protocol::recovery::{RecoveryReply, RecoveryRequest};
 use protocol::shard::{AckMessage, Op, ReadReply, Status};
 use protocol::{
-    ClusterId, CoreId, Epoch, Gfid, Kind, ObjectId, OsdId, PgId, PoolId, Profile, Seq, SessionId, ShardIndex, ShardSet,
+    ClusterId, CoreId, Epoch, Gfid, Kind, ObjectId, OsdId, PgId, PoolId, Profile, Seq, SessionId,
+    ShardIndex, ShardSet,
 };
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -81,13 +84,15 @@ pub struct Bench {
 impl Bench {
     pub async fn new(worker: &Worker, config: CoreConfig) -> Self {
         let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().expect("a directory")).collect();
-        let open =
-            |(n, d): (usize, &tempfile::TempDir)| DataDir::open(d.path(), ClusterId::new(5), OsdId::new(n as u32));
+        let open = |(n, d): (usize, &tempfile::TempDir)| {
+            DataDir::open(d.path(), ClusterId::new(5), OsdId::new(n as u32))
+        };
         let locks = dirs.iter().enumerate().map(|d| open(d).expect("a data directory")).collect();
         let all = ShardSet::first(3);
         let (epoch, joining, active) = (Epoch::new(1), ShardSet::EMPTY, true);
         let view = PgView { pg: pg(), epoch, profile: profile(), in_sync: all, joining, active };
-        let settings = SessionSettings { mark_delay: Duration::from_millis(5), ..SessionSettings::default() };
+        let settings =
+            SessionSettings { mark_delay: Duration::from_millis(5), ..SessionSettings::default() };
         let session = PgSession::new(SessionId::new(1), view, settings);
         let (reported, stable) = (Seq::default(), Seq::default());
         let mut bench = Self {
@@ -110,12 +115,14 @@ impl Bench {
 
     pub fn shard_view(&self, i: usize) -> ShardView {
         let live = [SessionId::new(1)].into();
-        let sessions = Arc::new(SessionTable { live, dead: Default::default(), last: SessionId::new(1) });
+        let sessions =
+            Arc::new(SessionTable { live, dead: Default::default(), last: SessionId::new(1) });
         ShardView { pg: self.view, me: si(i), sessions }
     }
 
     pub fn open(&mut self, i: usize) {
-        let core = Core::open(&self.locks[i], self.config.clone(), &self.worker).expect("the core opens");
+        let core =
+            Core::open(&self.locks[i], self.config.clone(), &self.worker).expect("the core opens");
         core.learn(self.shard_view(i)).expect("the view is taken");
         core.views_are_complete();
         self.cores[i] = Some(core);
@@ -124,7 +131,8 @@ impl Bench {
 
     /// Does the journal of one that does not run name bytes that are not on its disk?
     pub fn lacks_direct_bytes(&self, i: usize) -> bool {
-        let core: Core<Inbox> = Core::open(&self.locks[i], self.config.clone(), &self.worker).expect("the core opens");
+        let core: Core<Inbox> =
+            Core::open(&self.locks[i], self.config.clone(), &self.worker).expect("the core opens");
         let lacks = core.lacks_direct_bytes(|_| Some(si(i))).expect("readable");
         core.halt();
         lacks
@@ -177,17 +185,27 @@ impl Bench {
         let Some(core) = &self.cores[i] else { return };
         let (mut crc, mut block_crcs) = (None, None);
         let (kind, front, data) = match request {
-            Request::Attach(m) => (Kind::Attach, Bytes::copy_from_slice(m.as_bytes()), Bytes::new()),
+            Request::Attach(m) => {
+                (Kind::Attach, Bytes::copy_from_slice(m.as_bytes()), Bytes::new())
+            }
             Request::Write(m, data, data_crc) => {
                 crc = data_crc;
-                // As a daemon's listener makes them; every other time, so that applying meets records with and without.
-                block_crcs = m.seq.get().is_multiple_of(2).then(|| data.chunks(512).map(crc32c::crc32c).collect());
+                // As a daemon's listener makes them; every other time, so that applying meets
+                // records with and without.
+                block_crcs = m
+                    .seq
+                    .get()
+                    .is_multiple_of(2)
+                    .then(|| data.chunks(512).map(crc32c::crc32c).collect());
                 (Kind::Write, Bytes::copy_from_slice(m.as_bytes()), data)
             }
             Request::Mark(m) => (Kind::Mark, Bytes::copy_from_slice(m.as_bytes()), Bytes::new()),
         };
-        let message =
-            Message { data_crc: crc, block_crcs, ..Message::new(TrafficClass::Client, kind.to_u16(), front, data) };
+        let message = Message {
+            data_crc: crc,
+            block_crcs,
+            ..Message::new(TrafficClass::Client, kind.to_u16(), front, data)
+        };
         core.handle(&self.outlets[i], message).expect("well formed");
     }
 
@@ -207,8 +225,15 @@ impl Bench {
     }
 
     /// Writes, punches, truncates or deletes whole stripes. `range` in bytes of the fragment.
-    pub fn write(&mut self, object: ObjectId, op: Op, range: std::ops::Range<usize>, random: &mut fastrand::Rng) {
-        let content = self.contents.entry(object).or_insert_with(|| [vec![0; FRAGMENT], vec![0; FRAGMENT]]);
+    pub fn write(
+        &mut self,
+        object: ObjectId,
+        op: Op,
+        range: std::ops::Range<usize>,
+        random: &mut fastrand::Rng,
+    ) {
+        let content =
+            self.contents.entry(object).or_insert_with(|| [vec![0; FRAGMENT], vec![0; FRAGMENT]]);
         for data in content.iter_mut() {
             match op {
                 Op::Write => random.fill(&mut data[range.clone()]),
@@ -227,8 +252,9 @@ impl Bench {
         };
         let length = if matches!(op, Op::Write | Op::Punch) { range.len() as u32 } else { 0 };
         let offset = if op == Op::Delete { 0 } else { range.start as u64 };
-        let pieces: WritePieces =
-            (0..3).map(|i| (si(i), Piece { offset, length, data: bytes(i), data_crc: None })).collect();
+        let pieces: WritePieces = (0..3)
+            .map(|i| (si(i), Piece { offset, length, data: bytes(i), data_crc: None }))
+            .collect();
         let logical_end = if op == Op::Delete { 0 } else { 2 * range.end as u64 };
         let write = NewWrite { object, op, logical_end, pieces };
         self.session.write(Instant::now(), write).expect("taken");
@@ -255,8 +281,15 @@ impl Bench {
     pub async fn call(&mut self, i: usize, kind: Kind, front: Bytes) -> Message {
         let id = self.next_id;
         self.next_id += 1;
-        let message = Message { id, ..Message::new(TrafficClass::Client, kind.to_u16(), front, Bytes::new()) };
-        self.cores[i].as_ref().expect("runs").handle(&self.outlets[i], message).expect("well formed");
+        let message = Message {
+            id,
+            ..Message::new(TrafficClass::Client, kind.to_u16(), front, Bytes::new())
+        };
+        self.cores[i]
+            .as_ref()
+            .expect("runs")
+            .handle(&self.outlets[i], message)
+            .expect("well formed");
         for _ in 0..5000 {
             if let Some(reply) = self.outlets[i].replies.borrow_mut().remove(&id) {
                 return reply;
@@ -277,7 +310,10 @@ impl Bench {
             let request = token.request(object, 0, FRAGMENT as u32);
             let reply = self.call(i, Kind::Read, Bytes::copy_from_slice(request.as_bytes())).await;
             let head = ReadReply::read_from_bytes(&reply.front).expect("a read reply");
-            assert!(reply.data_crc.is_none_or(|crc| crc == crc32c::crc32c(&reply.data)), "a checksum of other bytes");
+            assert!(
+                reply.data_crc.is_none_or(|crc| crc == crc32c::crc32c(&reply.data)),
+                "a checksum of other bytes"
+            );
             match Status::from_u8(head.status) {
                 Status::Ok => {
                     let mut data = reply.data.to_vec();
@@ -336,11 +372,19 @@ impl Members for BenchMembers {
         async move {
             let outlet = Inbox::default();
             let kind = Kind::Recovery.to_u16();
-            let message = Message::new(TrafficClass::Background, kind, protocol::encode(&request), Bytes::new());
+            let message = Message::new(
+                TrafficClass::Background,
+                kind,
+                protocol::encode(&request),
+                Bytes::new(),
+            );
             core?.handle(&outlet, Message { id: 1, ..message }).expect("well formed");
             loop {
                 if let Some(reply) = outlet.replies.borrow_mut().remove(&1) {
-                    return Some((protocol::decode("recovery reply", &reply.front).ok()?, reply.data));
+                    return Some((
+                        protocol::decode("recovery reply", &reply.front).ok()?,
+                        reply.data,
+                    ));
                 }
                 worker.sleep(Duration::from_millis(1)).await;
             }

@@ -8,7 +8,11 @@ use protocol::monitor::PgBacklog;
 const OBJECTS: u64 = 3;
 
 /// Shard 2 is away while the objects are written, and comes back, joining.
-async fn behind(worker: &Worker, random: &mut fastrand::Rng, missed: std::ops::Range<usize>) -> Bench {
+async fn behind(
+    worker: &Worker,
+    random: &mut fastrand::Rng,
+    missed: std::ops::Range<usize>,
+) -> Bench {
     behind_with(worker, config(), random, missed).await
 }
 
@@ -88,14 +92,20 @@ fn what_sessions_want_does_not_wait_for_the_limit_and_the_rest_does() {
         let (core, members) = (shard_2(&bench), bench.members());
         let ended = std::rc::Rc::new(std::cell::Cell::new(None));
         let out = ended.clone();
-        worker.spawn(async move { out.set(Some(core.return_shard(pg(), members).await.expect("no failure"))) });
+        worker.spawn(async move {
+            out.set(Some(core.return_shard(pg(), members).await.expect("no failure")))
+        });
         while backlog(&bench).objects == OBJECTS || !backlog(&bench).is_counted {
             bench.turn().await;
         }
         for _ in 0..300 {
             bench.turn().await;
         }
-        assert_eq!((backlog(&bench).objects, ended.get()), (OBJECTS - 1, None), "the rest waits for the limit");
+        assert_eq!(
+            (backlog(&bench).objects, ended.get()),
+            (OBJECTS - 1, None),
+            "the rest waits for the limit"
+        );
         // a session writes to all but the last
         (1..OBJECTS).for_each(|n| bench.write(object(n), Op::Write, 0..SECTOR, &mut random));
         while backlog(&bench).objects > 1 {
@@ -159,7 +169,8 @@ fn a_backfill_waits_for_space_and_what_was_missed_does_not() {
         bench.kill(2);
         bench.set_view(&[0, 1], &[]);
         bench.dirs[2] = tempfile::tempdir().expect("a directory");
-        bench.locks[2] = DataDir::open(bench.dirs[2].path(), ClusterId::new(5), OsdId::new(2)).expect("a directory");
+        bench.locks[2] = DataDir::open(bench.dirs[2].path(), ClusterId::new(5), OsdId::new(2))
+            .expect("a directory");
         bench.open(2);
         bench.settle(true).await;
         shard_2(&bench).set_ratios(toofull());
@@ -200,9 +211,13 @@ fn members_trim_before_they_list() {
         bench.settle(true).await;
         bench.open(2);
         bench.set_view(&[0, 1], &[]);
-        let journalled =
-            |bench: &Bench, member: usize| bench.cores[member].as_ref().map(|core| core.stats().journal_records);
-        assert!((0..2).all(|member| journalled(&bench, member) > Some(0)), "applied records are kept for a while");
+        let journalled = |bench: &Bench, member: usize| {
+            bench.cores[member].as_ref().map(|core| core.stats().journal_records)
+        };
+        assert!(
+            (0..2).all(|member| journalled(&bench, member) > Some(0)),
+            "applied records are kept for a while"
+        );
         let (core, members) = (shard_2(&bench), bench.members());
         let listed = async move { core.list_missed(pg(), members).await.expect("no failure") };
         assert!(drive_any(&mut bench, listed).await);
@@ -222,7 +237,11 @@ fn bytes_that_fail_their_checksum_are_moved_though_nobody_wrote_there() {
         bytes[last] ^= 0x40;
         std::fs::write(&path, bytes).expect("writable");
         join(&mut bench).await;
-        assert_eq!(shard_2(&bench).stats().corrupt_found, 0, "it was rebuilt before anybody read it");
+        assert_eq!(
+            shard_2(&bench).stats().corrupt_found,
+            0,
+            "it was rebuilt before anybody read it"
+        );
     });
 }
 

@@ -5,6 +5,7 @@ mod heal;
 mod placed;
 mod scrub;
 mod sync_job;
+mod throttles;
 
 use super::recovery::Return;
 use super::{Core, CoreConfig};
@@ -110,7 +111,10 @@ fn a_shard_returns_under_writes() {
 }
 
 /// Runs a way back while messages flow.
-async fn drive<F: Future<Output = Return> + 'static>(bench: &mut Bench, back: impl Fn(&Bench) -> F) -> Return {
+async fn drive<F: Future<Output = Return> + 'static>(
+    bench: &mut Bench,
+    back: impl Fn(&Bench) -> F,
+) -> Return {
     let task = back(bench);
     drive_any(bench, task).await
 }
@@ -140,7 +144,8 @@ fn a_blank_disk_is_filled() {
         bench.kill(1);
         bench.set_view(&[0, 2], &[]);
         bench.dirs[1] = tempfile::tempdir().expect("a directory");
-        bench.locks[1] = DataDir::open(bench.dirs[1].path(), ClusterId::new(5), OsdId::new(1)).expect("a directory");
+        bench.locks[1] = DataDir::open(bench.dirs[1].path(), ClusterId::new(5), OsdId::new(1))
+            .expect("a directory");
         bench.open(1);
         bench.set_view(&[0, 2], &[1]);
         let whole = drive(&mut bench, |bench| {
@@ -188,8 +193,8 @@ fn a_flipped_byte_is_found_and_repaired() {
     });
 }
 
-/// A header lost is all of a fragment lost, and no more: records are applied behind it, so that the journal empties,
-/// and every sector comes back from the other shards.
+/// A header lost is all of a fragment lost, and no more: records are applied behind it, so that the
+/// journal empties, and every sector comes back from the other shards.
 #[test]
 fn a_damaged_header_is_replaced_and_all_behind_it_repaired() {
     on_worker(|worker| async move {
@@ -233,7 +238,8 @@ fn a_damaged_header_is_replaced_and_all_behind_it_repaired() {
     });
 }
 
-/// Records whose bytes are in the fragment file only are checked at a restart: behind a damaged header, too.
+/// Records whose bytes are in the fragment file only are checked at a restart: behind a damaged
+/// header, too.
 #[test]
 fn direct_records_survive_a_damaged_header() {
     on_worker(|worker| async move {
@@ -312,7 +318,10 @@ fn a_journal_cut_anywhere_gives_a_prefix() {
         bench.settle(false).await;
         bench.kill(0);
         let journal = bench.dirs[0].path().join("journal/0");
-        let newest = std::fs::read_dir(&journal).expect("a journal").map(|e| e.expect("an entry").path()).max();
+        let newest = std::fs::read_dir(&journal)
+            .expect("a journal")
+            .map(|e| e.expect("an entry").path())
+            .max();
         let newest = newest.expect("a segment");
         let written = std::fs::read(&newest).expect("read");
         let used = written.iter().rposition(|b| *b != 0).expect("entries") + 1;
@@ -323,7 +332,11 @@ fn a_journal_cut_anywhere_gives_a_prefix() {
             let segment = dir.path().join("journal/0").join(newest.file_name().expect("a name"));
             std::fs::write(&segment, &written[..cut]).expect("written");
             let held = records_after(&worker, dir.path(), &config, &bench).await;
-            assert_eq!(held, (1..=held.len() as u64).map(Seq::new).collect::<Vec<_>>(), "cut at {cut}");
+            assert_eq!(
+                held,
+                (1..=held.len() as u64).map(Seq::new).collect::<Vec<_>>(),
+                "cut at {cut}"
+            );
             assert!(held.len() >= last, "more bytes hold no fewer records");
             last = held.len();
         }
@@ -332,12 +345,19 @@ fn a_journal_cut_anywhere_gives_a_prefix() {
 }
 
 /// Opens a data directory and tells which records of the session are there.
-async fn records_after(worker: &Worker, dir: &Path, config: &CoreConfig, bench: &Bench) -> Vec<Seq> {
+async fn records_after(
+    worker: &Worker,
+    dir: &Path,
+    config: &CoreConfig,
+    bench: &Bench,
+) -> Vec<Seq> {
     let lock = DataDir::open(dir, ClusterId::new(5), OsdId::new(0)).expect("a data directory");
-    let core: Core<bench::Inbox> = Core::open(&lock, config.clone(), worker).expect("the core opens");
+    let core: Core<bench::Inbox> =
+        Core::open(&lock, config.clone(), worker).expect("the core opens");
     core.learn(bench.shard_view(0)).expect("the view is taken");
     let epoch = bench.view.epoch;
-    let held = core.collect(SessionId::new(1), &[(pg(), epoch)]).await.expect("synced").expect("a member");
+    let held =
+        core.collect(SessionId::new(1), &[(pg(), epoch)]).await.expect("synced").expect("a member");
     core.halt();
     held[0].held.iter().map(|(seq, _)| *seq).collect()
 }
@@ -351,17 +371,23 @@ fn a_dead_session_is_collected_decided_and_fenced() {
         bench.settle(false).await;
         let core = bench.cores[0].clone().expect("runs");
         let (session, epoch) = (SessionId::new(1), bench.view.epoch);
-        let held = core.collect(session, &[(pg(), epoch)]).await.expect("synced").expect("a member");
+        let held =
+            core.collect(session, &[(pg(), epoch)]).await.expect("synced").expect("a member");
         assert_eq!(held[0].held.last().map(|h| h.0), Some(Seq::new(5)));
-        assert_eq!(core.decide(session, &[(pg(), epoch, Seq::new(3))]).await.expect("synced"), [pg()]);
-        let held = core.collect(session, &[(pg(), epoch)]).await.expect("synced").expect("a member");
+        assert_eq!(
+            core.decide(session, &[(pg(), epoch, Seq::new(3))]).await.expect("synced"),
+            [pg()]
+        );
+        let held =
+            core.collect(session, &[(pg(), epoch)]).await.expect("synced").expect("a member");
         assert_eq!(held[0].settled, Seq::new(3));
         assert_eq!(bench.read(0, object(1)).await, Err(Status::Fenced));
         // the decision outlives the process
         bench.kill(0);
         bench.open(0);
         let core = bench.cores[0].clone().expect("runs");
-        let held = core.collect(session, &[(pg(), epoch)]).await.expect("synced").expect("a member");
+        let held =
+            core.collect(session, &[(pg(), epoch)]).await.expect("synced").expect("a member");
         assert_eq!(held[0].settled, Seq::new(3));
         assert!(held[0].held.iter().all(|h| h.0 <= Seq::new(3)));
     });
@@ -378,7 +404,10 @@ fn a_cut_path_acknowledges_and_keeps_neither_bytes_nor_records() {
         }
         for i in 0..3 {
             assert_eq!(bench.read(i, object(1)).await, Ok(vec![0; FRAGMENT]), "shard {i}");
-            assert_eq!(std::fs::read_dir(bench.dirs[i].path().join("pg")).expect("a directory").count(), 0);
+            assert_eq!(
+                std::fs::read_dir(bench.dirs[i].path().join("pg")).expect("a directory").count(),
+                0
+            );
             assert_eq!(bench.cores[i].as_ref().expect("runs").stats().journal_bytes, 0);
         }
         wait_for_empty_journals(&mut bench).await;
@@ -390,10 +419,22 @@ fn strange_messages_are_refused() {
     on_worker(|worker| async move {
         let mut bench = Bench::new(&worker, config()).await;
         let core = bench.cores[0].clone().expect("runs");
-        for kind in [Kind::Attach, Kind::Write, Kind::Mark, Kind::Read, Kind::Stat, Kind::Recovery, Kind::Namespace] {
+        for kind in [
+            Kind::Attach,
+            Kind::Write,
+            Kind::Mark,
+            Kind::Read,
+            Kind::Stat,
+            Kind::Recovery,
+            Kind::Namespace,
+        ] {
             let front = bytes::Bytes::from_static(b"nonsense");
-            let message =
-                messenger::Message::new(messenger::TrafficClass::Client, kind.to_u16(), front, bytes::Bytes::new());
+            let message = messenger::Message::new(
+                messenger::TrafficClass::Client,
+                kind.to_u16(),
+                front,
+                bytes::Bytes::new(),
+            );
             assert!(core.handle(&bench.outlets[0], message).is_err(), "{kind:?}");
         }
         let stale = ShardView {
@@ -403,16 +444,24 @@ fn strange_messages_are_refused() {
         };
         core.learn(stale).expect("the view is taken");
         bench.session.want_attached(Instant::now());
-        let attach = std::iter::from_fn(|| bench.session.next_action()).find_map(|action| match action {
-            crate::pg::Action::Send { shard, request: crate::pg::Request::Attach(m) } if shard == bench::si(0) => {
-                Some(m)
-            }
-            _ => None,
-        });
+        let attach =
+            std::iter::from_fn(|| bench.session.next_action()).find_map(|action| match action {
+                crate::pg::Action::Send { shard, request: crate::pg::Request::Attach(m) }
+                    if shard == bench::si(0) =>
+                {
+                    Some(m)
+                }
+                _ => None,
+            });
         let attach: AttachRequest = attach.expect("an attach");
         let front = bytes::Bytes::copy_from_slice(zerocopy::IntoBytes::as_bytes(&attach));
         let kind = Kind::Attach.to_u16();
-        let message = messenger::Message::new(messenger::TrafficClass::Client, kind, front, bytes::Bytes::new());
+        let message = messenger::Message::new(
+            messenger::TrafficClass::Client,
+            kind,
+            front,
+            bytes::Bytes::new(),
+        );
         core.handle(&bench.outlets[0], message).expect("well formed");
         let ack = bench.outlets[0].acks.borrow_mut().pop_front().expect("an answer");
         assert_eq!(Status::from_u8(ack.status), Status::Fenced);

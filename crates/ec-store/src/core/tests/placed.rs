@@ -1,4 +1,5 @@
-//! Writes of whole slots, placed beside the old bytes: killed amid all that follows, opened again with other settings.
+//! Writes of whole slots, placed beside the old bytes: killed amid all that follows, opened again
+//! with other settings.
 
 use super::bench::{Bench, FRAGMENT, SLOT, config, object};
 use super::{SECTOR, on_worker, wait_for_empty_journals};
@@ -121,8 +122,18 @@ fn small_and_placed_writes_survive_killed_processes_in_any_order() {
                             let slots = slot * SLOT..(slot + random.usize(1..3)) * SLOT;
                             bench.write(object(1), Op::Write, slots, &mut random);
                         }
-                        10 => bench.write(object(1), Op::Punch, slot * SLOT..slot * SLOT + SECTOR, &mut random),
-                        _ => bench.write(object(1), Op::Truncate, slot * SLOT..(slot + 1) * SLOT, &mut random),
+                        10 => bench.write(
+                            object(1),
+                            Op::Punch,
+                            slot * SLOT..slot * SLOT + SECTOR,
+                            &mut random,
+                        ),
+                        _ => bench.write(
+                            object(1),
+                            Op::Truncate,
+                            slot * SLOT..(slot + 1) * SLOT,
+                            &mut random,
+                        ),
                     }
                     match random.u8(0..8) {
                         0 => {
@@ -155,7 +166,9 @@ fn small_and_placed_writes_survive_killed_processes_in_any_order() {
 #[test]
 fn placed_writes_are_served_after_the_size_of_slots_was_changed() {
     on_worker(|worker| async move {
-        for (seed, (slot_bytes, is_applied)) in (0..).zip([(0, false), (0, true), (2048, false), (2048, true)]) {
+        for (seed, (slot_bytes, is_applied)) in
+            (0..).zip([(0, false), (0, true), (2048, false), (2048, true)])
+        {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut bench = filled(&worker, &mut random).await;
             for slot in 0..SLOTS {
@@ -176,7 +189,12 @@ fn placed_writes_are_served_after_the_size_of_slots_was_changed() {
             // The file keeps its slots, or gets others, and takes writes of all sizes.
             for slot in 0..SLOTS {
                 let start = slot / 2 * 2 * SLOT;
-                bench.write(object(1 + slot as u64 % 2), Op::Write, start..start + 2 * SLOT, &mut random);
+                bench.write(
+                    object(1 + slot as u64 % 2),
+                    Op::Write,
+                    start..start + 2 * SLOT,
+                    &mut random,
+                );
                 write_small(&mut bench, slot, &mut random);
                 bench.write(object(1), Op::Write, slot * SLOT..(slot + 1) * SLOT, &mut random);
             }

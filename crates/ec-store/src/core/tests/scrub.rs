@@ -56,7 +56,10 @@ fn flipped_bytes_and_lost_files_are_found_and_repaired() {
         std::fs::write(&path, &bytes).expect("written");
         // a header that is in memory is written anew without another word
         let found = scrub(&mut bench, false).await;
-        assert_eq!((found.totals.found, found.totals.repaired, &found.findings[..]), (2, 2, &[][..]));
+        assert_eq!(
+            (found.totals.found, found.totals.repaired, &found.findings[..]),
+            (2, 2, &[][..])
+        );
         assert_eq!(scrub(&mut bench, true).await.totals.found, 0);
         for i in 0..3 {
             bench.kill(i);
@@ -90,14 +93,22 @@ fn bytes_that_pass_their_checksums_and_do_not_match_are_left_to_the_operator() {
         written(&mut bench, &mut random).await;
         for shard in 0..3 {
             falsify(bench.cores[shard].as_ref().expect("runs"), shard, 2);
-            assert_eq!(scrub(&mut bench, false).await.totals.found, 0, "checksums alone do not show it");
+            assert_eq!(
+                scrub(&mut bench, false).await.totals.found,
+                0,
+                "checksums alone do not show it"
+            );
             let found = scrub(&mut bench, true).await;
             assert_eq!((found.totals.found, found.totals.repaired), (1, 0));
             let finding = &found.findings[0];
             assert_eq!((finding.object, finding.wrong), (object(2), ShardSet::EMPTY));
-            assert!(finding.range.contains(&(100 * SECTOR as u64)) && finding.range.end - finding.range.start == 4096);
+            assert!(
+                finding.range.contains(&(100 * SECTOR as u64))
+                    && finding.range.end - finding.range.start == 4096
+            );
             let (core, members) = (bench.cores[0].clone().expect("runs"), bench.members());
-            let repaired = async move { core.repair_shard(pg(), object(2), si(shard), members).await };
+            let repaired =
+                async move { core.repair_shard(pg(), object(2), si(shard), members).await };
             assert_eq!(drive_any(&mut bench, repaired).await, Some(None));
             assert_eq!(scrub(&mut bench, true).await.totals.found, 0);
         }
@@ -116,7 +127,9 @@ fn a_scrub_under_writes_finds_nothing() {
             let (core, members) = (bench.cores[0].clone().expect("runs"), bench.members());
             let done = std::rc::Rc::new(std::cell::Cell::new(None));
             let out = done.clone();
-            bench.worker.spawn(async move { out.set(core.scrub(pg(), round % 2 == 1, members).await) });
+            bench
+                .worker
+                .spawn(async move { out.set(core.scrub(pg(), round % 2 == 1, members).await) });
             let scrubbed = loop {
                 (0..3).for_each(|_| bench.write_some(&mut random));
                 bench.settle(random.u8(0..4) == 0).await;
@@ -124,7 +137,11 @@ fn a_scrub_under_writes_finds_nothing() {
                     break scrubbed;
                 }
             };
-            assert_eq!((scrubbed.totals.found, &scrubbed.findings[..]), (0, &[][..]), "round {round}");
+            assert_eq!(
+                (scrubbed.totals.found, &scrubbed.findings[..]),
+                (0, &[][..]),
+                "round {round}"
+            );
         }
         bench.settle(true).await;
         bench.check(0, 1).await;

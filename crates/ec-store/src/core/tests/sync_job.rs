@@ -1,8 +1,11 @@
-//! One sync of a journal and of files beside it, by one thread and by several, on disks that are full or fail.
+//! One sync of a journal and of files beside it, by one thread and by several, on disks that are
+//! full or fail.
 
 use super::on_worker;
 use crate::core::sync_job::{SyncFailure, SyncFiles, SyncJob, worse};
-use crate::fragment::{FragmentConfig, FragmentFile, FragmentKey, FragmentStore, Mark, SECTOR_BYTES, sector_crcs};
+use crate::fragment::{
+    FragmentConfig, FragmentFile, FragmentKey, FragmentStore, Mark, SECTOR_BYTES, sector_crcs,
+};
 use crate::journal::{Journal, JournalConfig};
 use crate::medium::{Dir, Medium, Memory, OpenMode};
 use messenger::sync::LockTable;
@@ -37,7 +40,8 @@ impl Parts {
         journal.flush().expect("flushed");
         let (core, cluster, locks) = (CoreId::new(0), ClusterId::new(3), LockTable::default());
         let config = FragmentConfig::default();
-        let fragments = FragmentStore::open(dir.clone(), core, cluster, config, &locks).expect("a store");
+        let fragments =
+            FragmentStore::open(dir.clone(), core, cluster, config, &locks).expect("a store");
         Self { journal, fragments }
     }
 
@@ -45,7 +49,9 @@ impl Parts {
         let bytes = [number as u8; SECTOR_BYTES as usize];
         let mut crcs = Vec::new();
         sector_crcs(&bytes, &mut crcs);
-        self.fragments.write(key(number), profile(), offset, &bytes, &crcs, Mark::default()).expect("written");
+        self.fragments
+            .write(key(number), profile(), offset, &bytes, &crcs, Mark::default())
+            .expect("written");
         self.fragments.get(key(number)).expect("readable").expect("there")
     }
 
@@ -68,7 +74,11 @@ fn everything_is_synced_by_any_number_of_threads() {
             let synced = job.run_aside(&worker, lanes).await.expect("synced");
             assert_eq!(synced, parts.journal.flushed_lsn());
             assert!(written.iter().all(|file| !file.is_dirty()), "{lanes} threads, {files} files");
-            assert_eq!(steps.load(Ordering::Relaxed), 2 + u64::from(files), "the journal, each file, the names");
+            assert_eq!(
+                steps.load(Ordering::Relaxed),
+                2 + u64::from(files),
+                "the journal, each file, the names"
+            );
         }
     });
 }
@@ -83,13 +93,16 @@ fn a_full_disk_gives_everything_back_to_be_tried_again() {
         let behind = parts.write(0, 1500 * SECTOR_BYTES);
         parts.write(1, 0);
         parts.write(2, 0);
-        let filler = memory.open(Path::new("/nowhere/filler"), OpenMode::Truncated).expect("a file");
+        let filler =
+            memory.open(Path::new("/nowhere/filler"), OpenMode::Truncated).expect("a file");
         let page = [1; 4096];
-        let filled = (0..).find(|n| filler.write_at(&[IoSlice::new(&page)], n * page.len() as u64).is_err());
+        let filled =
+            (0..).find(|n| filler.write_at(&[IoSlice::new(&page)], n * page.len() as u64).is_err());
         assert!(filled > Some(0), "there was space left to fill");
         for lanes in [1, 4] {
             let (job, _) = parts.job(vec![(PG, dir.dir("pg"))]);
-            let (failure, beside) = job.run_aside(&worker, lanes).await.expect_err("the disk is full");
+            let (failure, beside) =
+                job.run_aside(&worker, lanes).await.expect_err("the disk is full");
             assert_eq!(failure, SyncFailure::Full);
             assert_eq!((beside.files.len(), beside.dirs.len()), (3, 1), "with {lanes} threads");
             assert!(behind.is_dirty() && !behind.has_sync_failed());
@@ -114,7 +127,8 @@ fn a_directory_that_cannot_be_synced_loses() {
 
 #[test]
 fn what_is_lost_is_never_taken_for_a_full_disk() {
-    let (full, lost) = (|| Err(SyncFailure::Full), || Err(SyncFailure::Lost("an error".to_owned())));
+    let (full, lost) =
+        (|| Err(SyncFailure::Full), || Err(SyncFailure::Lost("an error".to_owned())));
     assert_eq!([worse(full(), lost()), worse(lost(), full())], [lost(), lost()]);
     assert_eq!([worse(Ok(()), full()), worse(full(), Ok(()))], [full(), full()]);
     assert_eq!([worse(Ok(()), lost()), worse(lost(), Ok(()))], [lost(), lost()]);

@@ -1,5 +1,5 @@
-//! Interleavings of writes and syncs of one file, with up to three preemptions, by `loom`; and a sync that counts too
-//! much, which must be caught.
+//! Interleavings of writes and syncs of one file, with up to three preemptions, by `loom`; and a
+//! sync that counts too much, which must be caught.
 
 use super::*;
 use crate::poison::tests::{ModelledPoison, modelled};
@@ -47,9 +47,20 @@ struct File {
 
 impl File {
     fn new(counts: Counts) -> Self {
-        let changes = Changes { noted: Modelled::new(0), synced: Modelled::new(0), unsynced_bytes: Modelled::new(0) };
+        let changes = Changes {
+            noted: Modelled::new(0),
+            synced: Modelled::new(0),
+            unsynced_bytes: Modelled::new(0),
+        };
         let (cached, durable) = (Modelled::new(0), Modelled::new(0));
-        Self { counts, lock: Mutex::new(()), changes, poison: modelled(Mutex::new(())), cached, durable }
+        Self {
+            counts,
+            lock: Mutex::new(()),
+            changes,
+            poison: modelled(Mutex::new(())),
+            cached,
+            durable,
+        }
     }
 
     fn write(&self, bit: u64) {

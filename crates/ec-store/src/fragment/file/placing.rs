@@ -9,9 +9,10 @@ use crate::medium::Extent;
 pub type TakenPlaces = (u32, Box<[u16]>);
 
 impl FragmentFile {
-    /// Writes the bytes of whole slots into free places, and gives the bytes of a slot, and the places; readers see the old bytes until
-    /// [`FragmentFile::point`], and the places count as taken until [`FragmentFile::let_go`]. `None`, with nothing done, if these are no
-    /// whole slots or there are not enough places.
+    /// Writes the bytes of whole slots into free places, and gives the bytes of a slot, and the
+    /// places; readers see the old bytes until [`FragmentFile::point`], and the places count as
+    /// taken until [`FragmentFile::let_go`]. `None`, with nothing done, if these are no whole slots
+    /// or there are not enough places.
     ///
     /// # Errors
     /// `Full` and `Io`: nothing visible has changed.
@@ -20,20 +21,25 @@ impl FragmentFile {
         sectors_of(self.key, self.profile, offset, length)?;
         let mut state = self.state.lock();
         let slots = state.slots.whole(offset, length).filter(|_| self.places_writes);
-        let Some(places) = slots.and_then(|slots| state.slots.take(slots.len())) else { return Ok(None) };
+        let Some(places) = slots.and_then(|slots| state.slots.take(slots.len())) else {
+            return Ok(None);
+        };
         self.changed(bytes.len());
         let slot_bytes = state.slots.slot_bytes() as u32;
         let pieces = state.slots.pieces_in(Placement { slot_bytes, places: &places }, 0, length);
-        if let Err((_, error)) = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES) {
+        if let Err((_, error)) =
+            self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES)
+        {
             state.slots.let_go(&places);
             return Err(self.io(error));
         }
         Ok(Some((slot_bytes, places)))
     }
 
-    /// A record at position `lsn` that was read from the journal names these places for whole slots: they count as taken, as by
-    /// [`FragmentFile::place`], slots that lie there already are kept from older records' changes, and others have to leave. `false`,
-    /// with nothing done, if they cannot be places of this fragment.
+    /// A record at position `lsn` that was read from the journal names these places for whole
+    /// slots: they count as taken, as by [`FragmentFile::place`], slots that lie there already are
+    /// kept from older records' changes, and others have to leave. `false`, with nothing done, if
+    /// they cannot be places of this fragment.
     pub fn keep_found(&self, lsn: u64, offset: u64, placement: Placement<'_>) -> bool {
         let mut state = self.state.lock();
         let Some(slots) = state.slots.named(offset, placement) else { return false };
@@ -45,8 +51,9 @@ impl FragmentFile {
         self.state.lock().slots.let_go(places);
     }
 
-    /// Makes what lies in these places the bytes of whole slots, with the checksum of each sector. Gives the places that the slots
-    /// have left, which count as taken until [`FragmentFile::let_go`].
+    /// Makes what lies in these places the bytes of whole slots, with the checksum of each sector.
+    /// Gives the places that the slots have left, which count as taken until
+    /// [`FragmentFile::let_go`].
     ///
     /// # Errors
     /// `Io` and `BadRange`; nothing has changed.
@@ -60,7 +67,9 @@ impl FragmentFile {
         let length = crcs.len() as u64 * SECTOR_BYTES;
         let sectors = self.checked(offset, length, crcs)?;
         let mut state = self.state.lock();
-        let Some(slots) = state.slots.named(offset, placement).filter(|_| placement.bytes() == length) else {
+        let Some(slots) =
+            state.slots.named(offset, placement).filter(|_| placement.bytes() == length)
+        else {
             return Err(FragmentError::BadRange { key: self.key, offset, length });
         };
         self.load(&mut state, sectors.clone())?;
@@ -71,7 +80,8 @@ impl FragmentFile {
         Ok(left)
     }
 
-    /// As [`FragmentFile::read_raw`], of what a placed record's places hold from byte `skip` of them on.
+    /// As [`FragmentFile::read_raw`], of what a placed record's places hold from byte `skip` of
+    /// them on.
     ///
     /// # Errors
     /// `Io`; `BadRange` if these are no places of the fragment, or are shorter.
@@ -86,7 +96,8 @@ impl FragmentFile {
         self.read_pieces(|slots| slots.pieces_in(placement, skip, length), buf, mode)
     }
 
-    /// Gives the space of places that nobody counts on back to the file system. What was done before must be synced.
+    /// Gives the space of places that nobody counts on back to the file system. What was done
+    /// before must be synced.
     ///
     /// # Errors
     /// `Io`; nothing visible has changed.
@@ -100,7 +111,9 @@ impl FragmentFile {
             }
             if state.slots.is_free(piece) {
                 for (at, within) in self.ranges(&state.slots, &[piece]) {
-                    self.file.extent(Extent::Punch, at, within.len() as u64).map_err(|error| self.io(error))?;
+                    self.file
+                        .extent(Extent::Punch, at, within.len() as u64)
+                        .map_err(|error| self.io(error))?;
                 }
             }
         }

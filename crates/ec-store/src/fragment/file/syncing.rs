@@ -14,8 +14,9 @@ use std::sync::atomic::Ordering;
 const BEGIN_BYTES_MAX: u64 = 256 << 10;
 
 impl FragmentFile {
-    /// Writes checksums and header to the page cache, so that what was done survives the death of the process. Needed
-    /// after changes that no journal record repeats after a restart: those of a rebuild.
+    /// Writes checksums and header to the page cache, so that what was done survives the death of
+    /// the process. Needed after changes that no journal record repeats after a restart: those of a
+    /// rebuild.
     ///
     /// # Errors
     /// `Full`, `Io`: nothing is lost, try again.
@@ -23,8 +24,9 @@ impl FragmentFile {
         self.write_back(&mut self.state.lock())
     }
 
-    /// Makes everything durable that was done before the call: checksums, header, data, and the name of a new file.
-    /// Waits for the disk; meant for an I/O thread. Does nothing if nothing changed, or if the fragment was deleted.
+    /// Makes everything durable that was done before the call: checksums, header, data, and the
+    /// name of a new file. Waits for the disk; meant for an I/O thread. Does nothing if nothing
+    /// changed, or if the fragment was deleted.
     ///
     /// # Errors
     /// `Full`: nothing is lost, try again. `Io` of a failed sync, and `SyncFailed` ever after.
@@ -33,7 +35,8 @@ impl FragmentFile {
         sync_names([self], [])
     }
 
-    /// Begins to write what a sync would wait for, if it is little. Errors are for the sync to tell.
+    /// Begins to write what a sync would wait for, if it is little. Errors are for the sync to
+    /// tell.
     pub fn begin_sync(&self) {
         if !self.is_dirty() || self.has_sync_failed() || self.unsynced_bytes() > BEGIN_BYTES_MAX {
             return;
@@ -45,7 +48,8 @@ impl FragmentFile {
         }
     }
 
-    /// Begins to bring its data to the disk, however much it is; checksums and header stay for the sync, as do errors.
+    /// Begins to bring its data to the disk, however much it is; checksums and header stay for the
+    /// sync, as do errors.
     pub fn begin_write_back(&self) {
         if self.is_dirty() && !self.has_sync_failed() {
             self.file.begin_sync();
@@ -107,11 +111,12 @@ impl FragmentFile {
     }
 }
 
-/// Syncs the names of those that are new, and those in some more directories; each directory is synced once, however many of its
-/// fragments are new.
+/// Syncs the names of those that are new, and those in some more directories; each directory is
+/// synced once, however many of its fragments are new.
 ///
 /// # Errors
-/// `Io` of a failed sync, which is the last of a file whose name it was to sync; `Store` for one of `dirs`.
+/// `Io` of a failed sync, which is the last of a file whose name it was to sync; `Store` for one of
+/// `dirs`.
 pub(crate) fn sync_names<'a>(
     files: impl IntoIterator<Item = &'a FragmentFile>,
     dirs: impl IntoIterator<Item = &'a Dir>,
@@ -125,9 +130,13 @@ pub(crate) fn sync_names<'a>(
     }
     for (dir, files) in new_in.into_values() {
         match (dir.sync(), files.first()) {
-            (Ok(()), _) => files.iter().for_each(|file| file.is_dir_dirty.store(false, Ordering::Release)),
+            (Ok(()), _) => {
+                files.iter().for_each(|file| file.is_dir_dirty.store(false, Ordering::Release))
+            }
             (Err(source), Some(file)) => return Err(file.sync_failed(source)),
-            (Err(source), None) => return Err(FragmentError::Store { path: dir.path().to_path_buf(), source }),
+            (Err(source), None) => {
+                return Err(FragmentError::Store { path: dir.path().to_path_buf(), source });
+            }
         }
     }
     Ok(())

@@ -57,7 +57,10 @@ impl Model {
 
     fn is_used(&self, place: u16) -> bool {
         self.at.contains(&place)
-            || self.named.iter().any(|named| named.places.contains(&place) || named.left.contains(&place))
+            || self
+                .named
+                .iter()
+                .any(|named| named.places.contains(&place) || named.left.contains(&place))
     }
 
     fn take(&mut self, first: u16, count: u16) {
@@ -71,11 +74,20 @@ impl Model {
         };
         assert_eq!(places.len(), usize::from(count));
         for (n, place) in places.iter().enumerate() {
-            assert!(!self.is_used(*place) && !places[..n].contains(place), "place {place} is taken twice");
+            assert!(
+                !self.is_used(*place) && !places[..n].contains(place),
+                "place {place} is taken twice"
+            );
             assert!(*place < slots * 2, "place {place} of a file with {slots} slots");
         }
         self.lsn += 1;
-        self.named.push(Named { lsn: self.lsn, slots: first..first + count, places, left: Vec::new(), is_due: true });
+        self.named.push(Named {
+            lsn: self.lsn,
+            slots: first..first + count,
+            places,
+            left: Vec::new(),
+            is_due: true,
+        });
     }
 
     fn point(&mut self, which: usize) {
@@ -137,7 +149,10 @@ impl Model {
             Piece::Places { at, length } => at / SLOT..(at + length) / SLOT,
             Piece::Rest { .. } => panic!("the rest is never free"),
         });
-        assert!(free.all(|place| !self.is_used(place as u16)), "what somebody counts on is not free");
+        assert!(
+            free.all(|place| !self.is_used(place as u16)),
+            "what somebody counts on is not free"
+        );
         check_pieces(&self.slots, self.bytes);
     }
 }
@@ -156,15 +171,21 @@ fn run_of(piece: &Piece) -> Run {
 fn in_place(place: u16, slot: u64, slot_bytes: u64, range: &Range<u64>) -> Run {
     let (start, place) = (slot * slot_bytes, u64::from(place) * slot_bytes);
     let part = range.start.max(start)..range.end.min(start + slot_bytes);
-    (true, if part.is_empty() { 0..0 } else { place + part.start - start..place + part.end - start })
+    (
+        true,
+        if part.is_empty() { 0..0 } else { place + part.start - start..place + part.end - start },
+    )
 }
 
-/// The same bytes in the same order in as few runs as possible: equal if every byte lies where the other's does.
+/// The same bytes in the same order in as few runs as possible: equal if every byte lies where the
+/// other's does.
 fn joined(runs: impl Iterator<Item = Run>) -> Vec<Run> {
     let mut all: Vec<Run> = Vec::new();
     for (is_place, bytes) in runs.filter(|(_, bytes)| !bytes.is_empty()) {
         match all.last_mut() {
-            Some((kind, last)) if *kind == is_place && last.end == bytes.start => last.end = bytes.end,
+            Some((kind, last)) if *kind == is_place && last.end == bytes.start => {
+                last.end = bytes.end
+            }
             _ => all.push((is_place, bytes)),
         }
     }
@@ -173,7 +194,15 @@ fn joined(runs: impl Iterator<Item = Run>) -> Vec<Run> {
 
 fn check_pieces(slots: &Slots, bytes: u64) {
     let slotted = u64::from(slots.count()) * SLOT;
-    for range in [0..bytes, 0..0, 700..700, 512..bytes - 512, SLOT..3 * SLOT, slotted - 1..bytes, slotted..bytes] {
+    for range in [
+        0..bytes,
+        0..0,
+        700..700,
+        512..bytes - 512,
+        SLOT..3 * SLOT,
+        slotted - 1..bytes,
+        slotted..bytes,
+    ] {
         let slot = |slot: u16| in_place(slots.place_of(slot), u64::from(slot), SLOT, &range);
         let rest = (false, range.start.max(slotted)..range.end);
         let pieces = slots.pieces(range.clone());
@@ -313,7 +342,11 @@ fn every_slot_of_the_largest_fragment_can_be_named() {
         let places = [slots.place_of(last)];
         slots.keep(&places);
         let placement = Placement { slot_bytes: 512, places: &places };
-        assert_eq!(slots.named(u64::from(last) * 512, placement), Some(last..last + 1), "{count} slots");
+        assert_eq!(
+            slots.named(u64::from(last) * 512, placement),
+            Some(last..last + 1),
+            "{count} slots"
+        );
         assert!(slots.take(count as usize - 1).is_some_and(|places| !places.contains(&u16::MAX)));
         let end = slots.places_max() - 1;
         slots.keep(&[end]);
@@ -321,7 +354,11 @@ fn every_slot_of_the_largest_fragment_can_be_named() {
         slots.cursor = end - 1;
         assert_eq!(slots.free_in(slots.cursor..end + 1).last(), Some(end), "{count} slots");
     }
-    assert_eq!(Slots::new(512, (u64::from(COUNT_MAX) + 1) * 512).slot_bytes(), 0, "no numbers for all places");
+    assert_eq!(
+        Slots::new(512, (u64::from(COUNT_MAX) + 1) * 512).slot_bytes(),
+        0,
+        "no numbers for all places"
+    );
 }
 
 #[test]

@@ -10,8 +10,8 @@ pub(super) enum Stage {
     Idle { retry_at: Option<Instant> },
     /// Attach sent, no answer yet.
     Greeting,
-    /// Attached. With `resend_at` the shard refused a record for lack of room: what it lacks is sent again then, and
-    /// nothing before.
+    /// Attached. With `resend_at` the shard refused a record for lack of room: what it lacks is
+    /// sent again then, and nothing before.
     Attached { resend_at: Option<Instant> },
 }
 
@@ -68,7 +68,8 @@ impl Link {
         if rules.on(Rule::ResetMarks) {
             (self.tail, self.durable) = (Seq::default(), Seq::default());
         }
-        (self.sent, self.sync_asked, self.marked) = (Seq::default(), Seq::default(), Seq::default());
+        (self.sent, self.sync_asked, self.marked) =
+            (Seq::default(), Seq::default(), Seq::default());
         self.waiting_since = None;
         self.refused = false;
     }
@@ -93,7 +94,8 @@ impl Link {
 
     /// Is an answer due?
     fn awaits(&self) -> bool {
-        self.stage == Stage::Greeting || self.is_open() && (self.tail < self.sent || self.durable < self.sync_asked)
+        self.stage == Stage::Greeting
+            || self.is_open() && (self.tail < self.sent || self.durable < self.sync_asked)
     }
 
     /// Something that is answered was sent.
@@ -103,7 +105,8 @@ impl Link {
         }
     }
 
-    /// An answer that moved something came, or none is due any more: the clock starts anew or stops.
+    /// An answer that moved something came, or none is due any more: the clock starts anew or
+    /// stops.
     pub fn progressed(&mut self, now: Instant) {
         self.waiting_since = self.awaits().then_some(now);
     }

@@ -1,14 +1,17 @@
 //! The writer's side of the protocol: one machine for each (session, PG).
 //!
-//! Contract: no I/O and no clock; the owner passes time and messages in and takes [`Action`]s out with
-//! [`PgSession::next_action`] after every call, in order. Writes are numbered by [`PgSession::write`], sent to every
-//! shard that takes part, kept until stable, and sent again to a shard that lost them. Messages to one shard must
-//! reach it in the order of the actions for as long as the owner does not report its connection as reset.
+//! Contract: no I/O and no clock; the owner passes time and messages in and takes [`Action`]s out
+//! with [`PgSession::next_action`] after every call, in order. Writes are numbered by
+//! [`PgSession::write`], sent to every shard that takes part, kept until stable, and sent again to
+//! a shard that lost them. Messages to one shard must reach it in the order of the actions for as
+//! long as the owner does not report its connection as reset.
 //!
-//! What the owner must do: tell the machine the state of its connections ([`PgSession::connection`]) and every newer
-//! view ([`PgSession::learn`]), call [`PgSession::tick`] at [`PgSession::next_deadline`], hold new writes back while
-//! [`PgSession::kept_bytes`] is over its limit (calling [`PgSession::want_stable`] then), and start a read over when
-//! one of its shards is no longer in the attach it was sent in ([`PgSession::is_current`]).
+//! What the owner must do: tell the machine the state of its connections
+//! ([`PgSession::connection`]) and every newer view ([`PgSession::learn`]), call
+//! [`PgSession::tick`] at [`PgSession::next_deadline`], hold new writes back while
+//! [`PgSession::kept_bytes`] is over its limit (calling [`PgSession::want_stable`] then), and start
+//! a read over when one of its shards is no longer in the attach it was sent in
+//! ([`PgSession::is_current`]).
 
 mod link;
 mod records;
@@ -20,8 +23,12 @@ pub use records::{NewWrite, Piece, WritePieces};
 use super::view::PgView;
 use bytes::Bytes;
 use link::{Link, Stage};
-use protocol::shard::{AckMessage, AttachRequest, MarkRequest, Op, ReadRequest, ShardHead, Status, WriteRequest};
-use protocol::{AttachId, Epoch, ObjectId, PgId, Rule, Rules, Seq, SessionId, ShardIndex, ShardSet};
+use protocol::shard::{
+    AckMessage, AttachRequest, MarkRequest, Op, ReadRequest, ShardHead, Status, WriteRequest,
+};
+use protocol::{
+    AttachId, Epoch, ObjectId, PgId, Rule, Rules, Seq, SessionId, ShardIndex, ShardSet,
+};
 use records::Records;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -29,7 +36,8 @@ use std::time::{Duration, Instant};
 /// Waiting times of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SessionSettings {
-    /// An answer that does not come for so long makes the session attach anew. Well above one disk sync: 5 s.
+    /// An answer that does not come for so long makes the session attach anew. Well above one disk
+    /// sync: 5 s.
     pub ack_deadline: Duration,
     /// First delay before an attach is tried again after a refusal; doubles up to 64 times: 10 ms.
     pub retry_delay: Duration,
@@ -85,10 +93,21 @@ pub enum Action {
     NeedMap(Epoch),
     /// The shard's disk failed; it is tried again until the map says that it left.
     ShardFailed(ShardIndex),
-    /// An in-sync shard lacks a write that it had durably: its disk lost data, and it should leave the in-sync set.
+    /// An in-sync shard lacks a write that it had durably: its disk lost data, and it should leave
+    /// the in-sync set.
     ShardLost(ShardIndex),
-    /// The cluster counts this session as dead. Outcomes of writes not yet stable are unknown; nothing more is sent.
+    /// The cluster counts this session as dead. Outcomes of writes not yet stable are unknown;
+    /// nothing more is sent.
     Fenced,
+}
+
+/// Where the space for a write's bytes is to come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Space {
+    /// From what disks have left: none are written once one is full.
+    OfDisk,
+    /// The range has its space on all shards.
+    Reserved,
 }
 
 /// Why a write was not taken; nothing of it has left.
@@ -100,7 +119,8 @@ pub enum Refusal {
     /// The session is dead.
     #[error("the session was fenced")]
     Fenced,
-    /// The pieces are no write to this PG: none, a shard twice or unknown, unaligned, or data of another length.
+    /// The pieces are no write to this PG: none, a shard twice or unknown, unaligned, or data of
+    /// another length.
     #[error("the pieces do not make a write of this placement group")]
     Invalid,
 }
@@ -120,7 +140,13 @@ impl ReadToken {
     /// The request for a range of an object's fragment, in bytes.
     pub fn request(&self, object: ObjectId, offset: u64, length: u32) -> ReadRequest {
         let after = self.after.get().into();
-        ReadRequest { head: self.head, after, object: object.into(), offset: offset.into(), length: length.into() }
+        ReadRequest {
+            head: self.head,
+            after,
+            object: object.into(),
+            offset: offset.into(),
+            length: length.into(),
+        }
     }
 }
 
@@ -136,7 +162,8 @@ pub struct PgSession {
     used: bool,
     fenced: bool,
     reported: Seq,
-    /// Every write up to here is held by all that must, in their current attaches. Falls back when one detaches.
+    /// Every write up to here is held by all that must, in their current attaches. Falls back when
+    /// one detaches.
     held: Seq,
     wanted_stable: Seq,
     /// When stable last moved beyond what some shard was told.
@@ -145,7 +172,8 @@ pub struct PgSession {
 }
 
 impl PgSession {
-    /// A session that has not touched the PG yet. It attaches at the first write or [`PgSession::want_attached`].
+    /// A session that has not touched the PG yet. It attaches at the first write or
+    /// [`PgSession::want_attached`].
     pub fn new(session: SessionId, view: PgView, settings: SessionSettings) -> Self {
         Self {
             session,
@@ -192,7 +220,8 @@ impl PgSession {
         self.greet_all(now);
     }
 
-    /// The connection to the OSD of `shard` is up, or was reset: what was under way may or may not have arrived.
+    /// The connection to the OSD of `shard` is up, or was reset: what was under way may or may not
+    /// have arrived.
     pub fn connection(&mut self, now: Instant, shard: ShardIndex, up: bool) {
         let Some(link) = self.links.get_mut(usize::from(shard.get())) else { return };
         link.connected = up;
@@ -209,18 +238,32 @@ impl PgSession {
         }
     }
 
-    /// Numbers a write and sends it. It is reported later, by [`Action::Reported`] with this number or a greater one.
+    /// [`PgSession::write_in`] with space that the disks must have.
     ///
     /// # Errors
     /// [`Refusal`]: nothing was sent.
     pub fn write(&mut self, now: Instant, write: NewWrite) -> Result<Seq, Refusal> {
+        self.write_in(now, write, Space::OfDisk)
+    }
+
+    /// Numbers a write and sends it. It is reported later, by [`Action::Reported`] with this number
+    /// or a greater one.
+    ///
+    /// # Errors
+    /// [`Refusal`]: nothing was sent.
+    pub fn write_in(
+        &mut self,
+        now: Instant,
+        write: NewWrite,
+        space: Space,
+    ) -> Result<Seq, Refusal> {
         if self.fenced {
             return Err(Refusal::Fenced);
         }
         if !self.is_valid(&write) {
             return Err(Refusal::Invalid);
         }
-        if write.op == Op::Write && self.free_min() == Some(0) {
+        if write.op == Op::Write && space == Space::OfDisk && self.free_min() == Some(0) {
             return Err(Refusal::NoSpace);
         }
         self.want_attached(now);
@@ -237,8 +280,11 @@ impl PgSession {
 
     fn is_valid(&self, write: &NewWrite) -> bool {
         let sector = u64::from(protocol::Profile::SECTOR_BYTES);
-        let fits = |p: &Piece| p.data.len() == if write.op == Op::Write { p.length as usize } else { 0 };
-        let aligned = |p: &Piece| p.offset.is_multiple_of(sector) && u64::from(p.length).is_multiple_of(sector);
+        let fits =
+            |p: &Piece| p.data.len() == if write.op == Op::Write { p.length as usize } else { 0 };
+        let aligned = |p: &Piece| {
+            p.offset.is_multiple_of(sector) && u64::from(p.length).is_multiple_of(sector)
+        };
         let distinct = write.pieces.iter().fold(ShardSet::EMPTY, |set, (s, _)| set.with(*s));
         !write.pieces.is_empty()
             && distinct.len() as usize == write.pieces.len()
@@ -252,7 +298,8 @@ impl PgSession {
         let Some(link) = self.links.get_mut(usize::from(shard.get())) else { return };
         // Rule: ReplyAid - what belongs to another attach says nothing of this one.
         let other = ack.attach.get() != link.aid || matches!(link.stage, Stage::Idle { .. });
-        if self.fenced || ack.pg.get() != self.view.pg.to_u64() || other && rules.on(Rule::ReplyAid) {
+        if self.fenced || ack.pg.get() != self.view.pg.to_u64() || other && rules.on(Rule::ReplyAid)
+        {
             return;
         }
         let status = Status::from_u8(ack.status);
@@ -262,7 +309,10 @@ impl PgSession {
         let hello = ack.flags & AckMessage::HELLO != 0;
         match status {
             // Rule: EpochCheck, ReplyAid - an attach belongs to one epoch.
-            Status::Ok if epoch != self.view.epoch && rules.on(Rule::EpochCheck) && rules.on(Rule::ReplyAid) => {}
+            Status::Ok
+                if epoch != self.view.epoch
+                    && rules.on(Rule::EpochCheck)
+                    && rules.on(Rule::ReplyAid) => {}
             Status::Ok => self.ack_ok(now, shard, ack, hello),
             Status::Busy | Status::NoSpace => {
                 let resend_at = Some(now + self.settings.busy_delay);
@@ -288,7 +338,9 @@ impl PgSession {
                 self.actions.push_back(Action::ShardFailed(shard));
                 self.retry(now, shard);
             }
-            Status::Behind | Status::StaleAttach | Status::Corrupt | Status::Invalid => self.retry(now, shard),
+            Status::Behind | Status::StaleAttach | Status::Corrupt | Status::Invalid => {
+                self.retry(now, shard)
+            }
         }
     }
 
@@ -309,7 +361,8 @@ impl PgSession {
             link.stage = Stage::Attached { resend_at: None };
             link.failures = 0;
             self.resend(now, shard, tail);
-            // the mark may have moved while the attach was under way, and nothing else may ever carry it
+            // the mark may have moved while the attach was under way, and nothing else may ever
+            // carry it
             if self.link(shard).marked < self.records.stable() {
                 self.mark_due.get_or_insert(now + self.settings.mark_delay);
             }
@@ -325,7 +378,8 @@ impl PgSession {
         link.tail < link.sent || link.durable < link.sync_asked
     }
 
-    /// Makes everything up to `seq` stable soon: shards that lag are asked to sync. [`Action::Stable`] tells when.
+    /// Makes everything up to `seq` stable soon: shards that lag are asked to sync.
+    /// [`Action::Stable`] tells when.
     pub fn want_stable(&mut self, now: Instant, seq: Seq) {
         self.wanted_stable = self.wanted_stable.max(seq.min(self.records.last()));
         if self.wanted_stable > self.records.stable() {
@@ -335,9 +389,12 @@ impl PgSession {
         }
     }
 
-    /// The session writes no more to this PG; for use when everything is stable. Shards may forget it.
+    /// The session writes no more to this PG; for use when everything is stable. Shards may forget
+    /// it.
     pub fn close(&mut self) {
-        for shard in self.view.writers().iter().filter(|&s| self.link(s).is_attached()).collect::<Vec<_>>() {
+        for shard in
+            self.view.writers().iter().filter(|&s| self.link(s).is_attached()).collect::<Vec<_>>()
+        {
             self.send_mark(shard, MarkRequest::CLOSE);
         }
     }
@@ -365,7 +422,8 @@ impl PgSession {
         if self.mark_due.is_some_and(|at| now >= at) {
             self.mark_due = None;
             for shard in self.view.writers().iter() {
-                if self.link(shard).is_attached() && self.link(shard).marked < self.records.stable() {
+                if self.link(shard).is_attached() && self.link(shard).marked < self.records.stable()
+                {
                     self.send_mark(shard, 0);
                 }
             }
@@ -381,7 +439,9 @@ impl PgSession {
         let of_link = |shard: ShardIndex| {
             let link = self.link(shard);
             let stage = match link.stage {
-                Stage::Idle { retry_at } if link.connected && self.used && self.view.active => retry_at,
+                Stage::Idle { retry_at } if link.connected && self.used && self.view.active => {
+                    retry_at
+                }
                 Stage::Attached { resend_at } => resend_at,
                 _ => None,
             };
@@ -408,8 +468,8 @@ impl PgSession {
         (self.records.last(), self.reported, self.records.stable())
     }
 
-    /// Bytes that the fullest shard will still take, of those that new writes go to; 0: full. `None` until all of them
-    /// have told.
+    /// Bytes that the fullest shard will still take, of those that new writes go to; 0: full.
+    /// `None` until all of them have told.
     pub fn free_min(&self) -> Option<u64> {
         let mut told = self.view.writers().iter().map(|shard| self.link(shard).free);
         let first = told.next()??;
@@ -434,10 +494,15 @@ impl PgSession {
     pub fn read_token(&self, shard: ShardIndex) -> Option<ReadToken> {
         let readable = self.readable().contains(shard);
         let attach = AttachId::new(self.link(shard).aid);
-        readable.then(|| ReadToken { head: self.head(shard), attach, after: self.records.last_on(shard) })
+        readable.then(|| ReadToken {
+            head: self.head(shard),
+            attach,
+            after: self.records.last_on(shard),
+        })
     }
 
-    /// Is the shard still in this attach? Rule: ReadAttempt - a read is started over on all its shards if not.
+    /// Is the shard still in this attach? Rule: ReadAttempt - a read is started over on all its
+    /// shards if not.
     pub fn is_current(&self, shard: ShardIndex, attach: AttachId) -> bool {
         !self.has(Rule::ReadAttempt) || self.attached(shard) && self.link(shard).aid == attach.get()
     }
@@ -469,7 +534,8 @@ impl PgSession {
 
     fn send_record(&mut self, now: Instant, shard: ShardIndex, seq: Seq) {
         let head = self.head(shard);
-        let Some(request) = self.records.get(seq).and_then(|kept| kept.message(seq, shard, head)) else {
+        let Some(request) = self.records.get(seq).and_then(|kept| kept.message(seq, shard, head))
+        else {
             return;
         };
         let link = self.link_mut(shard);
@@ -504,16 +570,18 @@ impl PgSession {
     /// Sends whatever the attached shard lacks, which holds everything up to `tail`.
     fn resend(&mut self, now: Instant, shard: ShardIndex, tail: Seq) {
         let last_on = self.records.last_on(shard);
-        let complete = self.records.after(Seq::default(), shard).next().map_or(last_on, |(_, kept)| {
-            // the record before the first one kept is stable: an in-sync shard has it
-            kept.pred(shard).unwrap_or_default()
-        });
+        let complete =
+            self.records.after(Seq::default(), shard).next().map_or(last_on, |(_, kept)| {
+                // the record before the first one kept is stable: an in-sync shard has it
+                kept.pred(shard).unwrap_or_default()
+            });
         if tail < complete && self.view.in_sync.contains(shard) {
             self.actions.push_back(Action::ShardLost(shard));
         }
         let reported = self.reported;
         let resent = |seq: &Seq| self.has(Rule::KeepUntilStable) || *seq > reported;
-        let lacking: Vec<Seq> = self.records.after(tail, shard).map(|(seq, _)| seq).filter(resent).collect();
+        let lacking: Vec<Seq> =
+            self.records.after(tail, shard).map(|(seq, _)| seq).filter(resent).collect();
         for seq in lacking {
             self.send_record(now, shard, seq);
         }
@@ -521,9 +589,11 @@ impl PgSession {
         self.ask_sync(now, shard);
     }
 
-    /// Asks the shard to sync if a wanted write may not be durable there and that was not asked yet.
+    /// Asks the shard to sync if a wanted write may not be durable there and that was not asked
+    /// yet.
     fn ask_sync(&mut self, now: Instant, shard: ShardIndex) {
-        let touched = |&seq: &u64| self.records.get(Seq::new(seq)).is_some_and(|k| k.touch.contains(shard));
+        let touched =
+            |&seq: &u64| self.records.get(Seq::new(seq)).is_some_and(|k| k.touch.contains(shard));
         let unstable = self.records.stable().get() + 1..=self.wanted_stable.get();
         let Some(need) = unstable.rev().find(touched).map(Seq::new) else { return };
         let link = self.link_mut(shard);
@@ -534,11 +604,15 @@ impl PgSession {
         }
     }
 
-    /// A full shard is asked now and then whether it has room again: nothing else would make it speak.
+    /// A full shard is asked now and then whether it has room again: nothing else would make it
+    /// speak.
     fn probe(&mut self, now: Instant, shard: ShardIndex) {
         let interval = self.settings.probe_interval;
         let link = self.link_mut(shard);
-        if link.free == Some(0) && link.is_attached() && link.probed.is_none_or(|at| now >= at + interval) {
+        if link.free == Some(0)
+            && link.is_attached()
+            && link.probed.is_none_or(|at| now >= at + interval)
+        {
             link.probed = Some(now);
             self.send_mark(shard, MarkRequest::SYNC);
         }
@@ -571,7 +645,8 @@ impl PgSession {
 
     /// Moves the reported and the stable mark as far as the shards' marks allow.
     fn advance(&mut self, now: Instant) {
-        // Nobody may answer for a set that is only proposed; an empty one would say yes to everything.
+        // Nobody may answer for a set that is only proposed; an empty one would say yes to
+        // everything.
         if self.has(Rule::ActiveOnly) && !self.view.active {
             return;
         }
@@ -580,8 +655,10 @@ impl PgSession {
             let touch = self.records.get(seq).map_or(ShardSet::EMPTY, |kept| kept.touch);
             touch.intersection(of).iter().filter(|s| mark(self.link(*s)) < seq).count()
         };
-        // Rule: AckAll, AckJoiner - every in-sync and every joining shard that a write touches must have it.
-        let (ackers, missing_max) = (self.witnesses(Rule::AckJoiner), usize::from(!self.has(Rule::AckAll)));
+        // Rule: AckAll, AckJoiner - every in-sync and every joining shard that a write touches must
+        // have it.
+        let (ackers, missing_max) =
+            (self.witnesses(Rule::AckJoiner), usize::from(!self.has(Rule::AckAll)));
         let first = self.held.max(old_stable);
         let numbers = first.get() + 1..=self.records.last().get();
         let is_held = |q: &u64| lacks(|l| l.tail, ackers, Seq::new(*q)) <= missing_max;
@@ -593,7 +670,8 @@ impl PgSession {
         let held = held.map_or(first, Seq::new);
         // Rule: StableDurable, StableJoiner - durable on all of them, joining ones too.
         let syncers = self.witnesses(Rule::StableJoiner);
-        let mark = if self.has(Rule::StableDurable) { |l: &Link| l.durable } else { |l: &Link| l.tail };
+        let mark =
+            if self.has(Rule::StableDurable) { |l: &Link| l.durable } else { |l: &Link| l.tail };
         let numbers = old_stable.get() + 1..=self.records.last().get();
         let stable = numbers.take_while(|&q| lacks(mark, syncers, Seq::new(q)) == 0).last();
         let stable = stable.map_or(old_stable, Seq::new);

@@ -30,9 +30,11 @@ pub struct NewWrite {
     pub object: ObjectId,
     /// What is done to it.
     pub op: Op,
-    /// Where the object's user data ends, in user bytes: for [`Op::Truncate`] exactly, for others at least.
+    /// Where the object's user data ends, in user bytes: for [`Op::Truncate`] exactly, for others
+    /// at least.
     pub logical_end: u64,
-    /// For each shard that it touches: all that must change for the stripes to stay whole, down shards too.
+    /// For each shard that it touches: all that must change for the stripes to stay whole, down
+    /// shards too.
     pub pieces: WritePieces,
 }
 
@@ -96,7 +98,10 @@ impl Records {
         let seq = self.last().get() + 1;
         let mut preds = SmallVec::new();
         for (shard, _) in &write.pieces {
-            preds.push(Seq::new(std::mem::replace(&mut self.last_on[usize::from(shard.get())], seq)));
+            preds.push(Seq::new(std::mem::replace(
+                &mut self.last_on[usize::from(shard.get())],
+                seq,
+            )));
         }
         let kept = Kept { write, touch, preds };
         self.bytes += kept.bytes();
@@ -141,7 +146,9 @@ impl Records {
 
     /// Numbers of the writes after `tail` that are kept and touch `shard`.
     pub fn after(&self, tail: Seq, shard: ShardIndex) -> impl Iterator<Item = (Seq, &Kept)> {
-        let skip = usize::try_from(tail.get().saturating_sub(self.stable)).unwrap_or(usize::MAX).min(self.kept.len());
+        let skip = usize::try_from(tail.get().saturating_sub(self.stable))
+            .unwrap_or(usize::MAX)
+            .min(self.kept.len());
         let first = self.stable + skip as u64 + 1;
         let numbered = (first..).map(Seq::new).zip(self.kept.range(skip..));
         numbered.filter(move |(_, kept)| kept.touch.contains(shard))

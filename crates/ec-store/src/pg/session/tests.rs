@@ -21,7 +21,12 @@ fn write(shards: &[u8]) -> NewWrite {
     let piece = Piece { offset: 0, length: 512, data: Bytes::from(vec![1; 512]), data_crc: None };
     let mut pieces: WritePieces = smallvec![];
     shards.iter().for_each(|&s| pieces.push((ShardIndex::new(s), piece.clone())));
-    NewWrite { object: ObjectId { gfid: Gfid::of_inode(9), index: 0 }, op: Op::Write, logical_end: 1024, pieces }
+    NewWrite {
+        object: ObjectId { gfid: Gfid::of_inode(9), index: 0 },
+        op: Op::Write,
+        logical_end: 1024,
+        pieces,
+    }
 }
 
 struct Bench {
@@ -65,7 +70,9 @@ impl Bench {
 
     fn sent_writes(&mut self) -> Vec<(u8, u64, u64)> {
         let of = |a| match a {
-            Action::Send { shard, request: Request::Write(w, ..) } => Some((shard.get(), w.seq.get(), w.pred.get())),
+            Action::Send { shard, request: Request::Write(w, ..) } => {
+                Some((shard.get(), w.seq.get(), w.pred.get()))
+            }
             _ => None,
         };
         self.actions().into_iter().filter_map(of).collect()
@@ -145,7 +152,11 @@ fn silence_and_lack_of_room_are_overcome() {
     b.machine.tick(b.now);
     b.now += SessionSettings::default().retry_delay;
     b.machine.tick(b.now);
-    let attaches = b.actions().iter().filter(|a| matches!(a, Action::Send { request: Request::Attach(_), .. })).count();
+    let attaches = b
+        .actions()
+        .iter()
+        .filter(|a| matches!(a, Action::Send { request: Request::Attach(_), .. }))
+        .count();
     assert_eq!(attaches, 3);
 }
 

@@ -1,7 +1,7 @@
 //! What must be durable before a step of a shard's owner may follow.
 //!
-//! Contract: pure. Whoever owns a [`super::PgShard`] asks here before it tells anybody what it has done; the answer is a
-//! rule of the protocol in each case.
+//! Contract: pure. Whoever owns a [`super::PgShard`] asks here before it tells anybody what it has
+//! done; the answer is a rule of the protocol in each case.
 
 use protocol::{Rule, Rules};
 

@@ -25,7 +25,8 @@ impl PgShard {
         !self.unsynced.is_empty()
     }
 
-    /// Everything taken so far is flushed, and a sync of the data of direct writes and of the journal begins.
+    /// Everything taken so far is flushed, and a sync of the data of direct writes and of the
+    /// journal begins.
     pub fn begin_sync(&mut self) {
         for id in &self.unsynced {
             if let Some(session) = self.log.sessions.get_mut(id) {
@@ -34,7 +35,8 @@ impl PgShard {
         }
     }
 
-    /// The sync that began last has ended well. Rule: DirectSync - the data of direct writes was part of it.
+    /// The sync that began last has ended well. Rule: DirectSync - the data of direct writes was
+    /// part of it.
     pub fn end_sync(&mut self) {
         for id in std::mem::take(&mut self.unsynced) {
             let Some(session) = self.log.sessions.get_mut(&id) else { continue };
@@ -59,8 +61,10 @@ impl PgShard {
     // ---- apply
 
     pub(super) fn learn_stable(&mut self, id: SessionId, stable: Seq) {
-        // others may speak of a session that has ended and is forgotten here: it must not come back as an open one
-        let forgotten = !self.log.sessions.contains_key(&id) && self.is_gone(id) && self.view.is_in_sync();
+        // others may speak of a session that has ended and is forgotten here: it must not come back
+        // as an open one
+        let forgotten =
+            !self.log.sessions.contains_key(&id) && self.is_gone(id) && self.view.is_in_sync();
         let session = self.session(id);
         if forgotten {
             (session.gone, session.fenced, session.forgotten) = (true, true, true);
@@ -107,12 +111,16 @@ impl PgShard {
         !self.to_apply.is_empty()
     }
 
-    /// Applies records until they come to `bytes_max` bytes, one at least if any may be applied. Small ones take a system
-    /// call, too: each counts as [`PgShard::APPLY_BYTES_MIN`] at least.
+    /// Applies records until they come to `bytes_max` bytes, one at least if any may be applied.
+    /// Small ones take a system call, too: each counts as [`PgShard::APPLY_BYTES_MIN`] at least.
     ///
     /// # Errors
     /// Those of the store; the records concerned stay in the journal and are tried again.
-    pub fn apply_some(&mut self, store: &mut impl ShardStore, bytes_max: u64) -> Result<(), StoreError> {
+    pub fn apply_some(
+        &mut self,
+        store: &mut impl ShardStore,
+        bytes_max: u64,
+    ) -> Result<(), StoreError> {
         let mut left = bytes_max;
         while left > 0 {
             let Some(object) = self.to_apply.pop() else { break };
@@ -131,8 +139,9 @@ impl PgShard {
         Ok(())
     }
 
-    /// Applies what may be applied of an object, oldest first, until it comes to `bytes_max`, and queues the object again
-    /// then. Gives the bytes, counted as by [`PgShard::apply_some`]. Rule: ApplyOrder.
+    /// Applies what may be applied of an object, oldest first, until it comes to `bytes_max`, and
+    /// queues the object again then. Gives the bytes, counted as by [`PgShard::apply_some`]. Rule:
+    /// ApplyOrder.
     pub(super) fn apply_object(
         &mut self,
         store: &mut impl ShardStore,
@@ -141,8 +150,10 @@ impl PgShard {
     ) -> Result<u64, StoreError> {
         let Some(log) = self.log.objects.get(&object) else { return Ok(0) };
         // Rule: JoinApplyWait
-        let waits = self.view.is_joining() && !self.ret.is_rebuilt(object) && self.has(Rule::JoinApplyWait);
-        // Pieces of one cut after the other are being written: a record in between would undo a part of them.
+        let waits =
+            self.view.is_joining() && !self.ret.is_rebuilt(object) && self.has(Rule::JoinApplyWait);
+        // Pieces of one cut after the other are being written: a record in between would undo a
+        // part of them.
         if log.pins > 0 || waits || self.ret.is_busy(object) {
             return Ok(0);
         }
@@ -161,7 +172,8 @@ impl PgShard {
             true => pending.take_while(|lsn| self.may_apply(*lsn)).take_while(fits).collect(),
             false => pending.rev().filter(|lsn| self.may_apply(*lsn)).take_while(fits).collect(),
         };
-        let changes: Vec<Change<'_>> = ready.iter().map(|lsn| self.log.entries[lsn].record.change(*lsn)).collect();
+        let changes: Vec<Change<'_>> =
+            ready.iter().map(|lsn| self.log.entries[lsn].record.change(*lsn)).collect();
         if changes.is_empty() {
             return Ok(0);
         }
@@ -176,15 +188,19 @@ impl PgShard {
     fn may_apply(&self, lsn: Lsn) -> bool {
         let record = &self.log.entries[&lsn].record;
         // Rule: ApplyStable
-        let settled = self.log.sessions.get(&record.session).is_some_and(|s| record.seq <= s.settled());
+        let settled =
+            self.log.sessions.get(&record.session).is_some_and(|s| record.seq <= s.settled());
         (settled || !self.has(Rule::ApplyStable)) && !self.waits_for_trim(lsn)
     }
 
-    /// Rule: DirectSettle - the bytes of a direct record must stay what they are while a restart would check them.
+    /// Rule: DirectSettle - the bytes of a direct record must stay what they are while a restart
+    /// would check them.
     fn waits_for_trim(&self, lsn: Lsn) -> bool {
         let Some(Entry { record, .. }) = self.log.entries.get(&lsn) else { return false };
         let log = &self.log.objects[&record.object];
-        !record.is_direct() && log.has_direct_before(lsn, &record.span()) && self.has(Rule::DirectSettle)
+        !record.is_direct()
+            && log.has_direct_before(lsn, &record.span())
+            && self.has(Rule::DirectSettle)
     }
 
     // ---- trim
@@ -206,13 +222,17 @@ impl PgShard {
         self.log.entries.keys().next().copied()
     }
 
-    /// First step of a trim of all records before `upto`, which are applied and whose files are synced: what the
-    /// checkpoint must hold. Nothing leaves before the checkpoint is durable. Rule: DirtyTrim, DirtyDurable.
+    /// First step of a trim of all records before `upto`, which are applied and whose files are
+    /// synced: what the checkpoint must hold. Nothing leaves before the checkpoint is durable.
+    /// Rule: DirtyTrim, DirtyDurable.
     pub fn prepare_trim(&mut self, upto: Lsn) -> PgState {
         let absent = self.view.pg.all().minus(self.view.pg.in_sync);
         let rules = self.log.rules;
         for (_, entry) in self.log.entries.range(..upto) {
-            assert!(entry.applied || !rules.on(Rule::TrimOrder), "only applied records are trimmed");
+            assert!(
+                entry.applied || !rules.on(Rule::TrimOrder),
+                "only applied records are trimmed"
+            );
             let record = &entry.record;
             for shard in absent.iter().filter(|_| rules.on(Rule::DirtyTrim)) {
                 self.given.entry(shard).or_default().remove(&record.object);
@@ -222,7 +242,8 @@ impl PgShard {
                 let dirty = self.log.dirty.entry(shard).or_default();
                 dirty.insert(record.object);
                 if dirty.len() > self.dirty_objects_max {
-                    // Rule: DirtyCut - the list is bounded; that it is not whole is remembered with it.
+                    // Rule: DirtyCut - the list is bounded; that it is not whole is remembered with
+                    // it.
                     dirty.clear();
                     self.log.cut_short = self.log.cut_short.with(shard);
                     self.listing = self.listing.without(shard);
@@ -243,14 +264,23 @@ impl PgShard {
         self.learn_sessions();
     }
 
-    /// Records in the journal, and objects rebuilt here or missed by absent shards: for status and tests.
+    /// Records in the journal, and objects rebuilt here or missed by absent shards: for status and
+    /// tests.
     pub fn journalled(&self) -> usize {
         self.log.entries.len()
     }
 
     /// Every record in the journal, and whether it is applied: for tests.
     pub fn records(&self) -> impl Iterator<Item = (SessionId, Seq, bool)> {
-        self.log.entries.values().map(|entry| (entry.record.session, entry.record.seq, entry.applied))
+        self.log
+            .entries
+            .values()
+            .map(|entry| (entry.record.session, entry.record.seq, entry.applied))
+    }
+
+    /// Bytes of journalled writes that are held in memory until they are applied.
+    pub fn queued_bytes(&self) -> u64 {
+        self.log.queued_bytes
     }
 
     /// Bytes of disk that fragments still need at most for what is in the journal.
@@ -260,7 +290,8 @@ impl PgShard {
             _ => 0,
         };
         let records: u64 = self.log.entries.values().map(bytes).sum();
-        let objects = self.log.objects.values().filter(|object| !object.pending.is_empty()).count() as u64;
+        let objects =
+            self.log.objects.values().filter(|object| !object.pending.is_empty()).count() as u64;
         records + objects * SPACE_OF_FRAGMENT
     }
 
@@ -269,7 +300,8 @@ impl PgShard {
         self.log.state()
     }
 
-    /// Notes durably what the map says: a shard that is in sync is not blank, and has nothing to rebuild.
+    /// Notes durably what the map says: a shard that is in sync is not blank, and has nothing to
+    /// rebuild.
     ///
     /// # Errors
     /// Those of the store.

@@ -1,7 +1,9 @@
-//! What a shard's part of the journal says: records in order, where each session stands, dirty and begun lists.
+//! What a shard's part of the journal says: records in order, where each session stands, dirty and
+//! begun lists.
 //!
-//! Contract: [`Log`] is a function of the journal's items alone, whether they are taken one by one while running or
-//! replayed at a restart; what is known beyond that (attaches, stable marks) is in [`Session`]'s volatile half.
+//! Contract: [`Log`] is a function of the journal's items alone, whether they are taken one by one
+//! while running or replayed at a restart; what is known beyond that (attaches, stable marks) is in
+//! [`Session`]'s volatile half.
 
 use super::overlay::ObjectLog;
 use super::store::{Delta, Lsn, Payload, Record};
@@ -14,6 +16,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub(super) struct Entry {
     pub record: Record,
     pub applied: bool,
+}
+
+impl Entry {
+    /// Bytes of it that are held in memory until it is applied.
+    fn queued_bytes(&self) -> u64 {
+        match &self.record.payload {
+            Payload::Journalled(data) if !self.applied => data.len() as u64,
+            _ => 0,
+        }
+    }
 }
 
 /// Where a session stands at a shard.
@@ -40,7 +52,8 @@ pub(super) struct Session {
     pub fenced: bool,
     /// The map says that it ended well: all its records here are decided.
     pub gone: bool,
-    /// It ended and was forgotten, and others spoke of it since: what was applied of it is not known any more.
+    /// It ended and was forgotten, and others spoke of it since: what was applied of it is not
+    /// known any more.
     pub forgotten: bool,
     /// Stable mark of its first attach in this epoch while joining.
     pub start: Option<Seq>,
@@ -90,6 +103,8 @@ pub struct PgState {
 pub(super) struct Log {
     pub whole: bool,
     pub entries: BTreeMap<Lsn, Entry>,
+    /// Sum of [`Entry::queued_bytes`].
+    pub queued_bytes: u64,
     pub objects: HashMap<ObjectId, ObjectLog>,
     pub sessions: BTreeMap<SessionId, Session>,
     pub dirty: BTreeMap<ShardIndex, BTreeSet<ObjectId>>,
@@ -104,7 +119,9 @@ impl Log {
         let session = self.sessions.entry(record.session).or_default();
         session.seqs.insert(record.seq, lsn);
         self.objects.entry(record.object).or_default().push(lsn, &record);
-        self.entries.insert(lsn, Entry { record, applied: false });
+        let entry = Entry { record, applied: false };
+        self.queued_bytes += entry.queued_bytes();
+        self.entries.insert(lsn, entry);
     }
 
     /// Takes in a change. The same at run time and at a restart.
@@ -133,7 +150,8 @@ impl Log {
             Delta::Noted(shard) => self.cut_short = self.cut_short.without(*shard),
             Delta::Rebuilt(object, marks) => self.take_rebuilt(*object, marks),
             Delta::CutFrom(lsn) => {
-                // Bytes that rotted were durable: others may count on what is dropped, and not know that it is missing here.
+                // Bytes that rotted were durable: others may count on what is dropped, and not know
+                // that it is missing here.
                 self.begun.extend(self.entries.range(*lsn..).map(|(_, entry)| entry.record.object));
                 let cut: Vec<Lsn> = self.entries.range(*lsn..).map(|(l, _)| *l).collect();
                 self.drop_entries(&cut);
@@ -143,7 +161,9 @@ impl Log {
 
     fn take_rebuilt(&mut self, object: ObjectId, marks: &[(SessionId, Option<Seq>)]) {
         let upto = |s: SessionId| marks.iter().find(|(id, _)| *id == s).map(|(_, upto)| *upto);
-        self.drop_where(|r| r.object == object && upto(r.session).is_some_and(|u| u.is_none_or(|u| r.seq <= u)));
+        self.drop_where(|r| {
+            r.object == object && upto(r.session).is_some_and(|u| u.is_none_or(|u| r.seq <= u))
+        });
         // Rule: JoinFloor - what was dropped counts as decided.
         if !self.rules.on(Rule::JoinFloor) {
             return;
@@ -155,7 +175,8 @@ impl Log {
     }
 
     pub fn drop_where(&mut self, which: impl Fn(&Record) -> bool) {
-        let lost: Vec<Lsn> = self.entries.iter().filter(|(_, e)| which(&e.record)).map(|(l, _)| *l).collect();
+        let lost: Vec<Lsn> =
+            self.entries.iter().filter(|(_, e)| which(&e.record)).map(|(l, _)| *l).collect();
         self.drop_entries(&lost);
     }
 
@@ -164,6 +185,7 @@ impl Log {
         let mut touched = BTreeSet::new();
         for lsn in lost {
             let Some(entry) = self.entries.remove(lsn) else { continue };
+            self.queued_bytes -= entry.queued_bytes();
             touched.insert(entry.record.object);
             if let Some(session) = self.sessions.get_mut(&entry.record.session) {
                 session.seqs.remove(&entry.record.seq);
@@ -187,6 +209,7 @@ impl Log {
     /// The oldest unapplied record of an object was applied: its bytes are let go.
     pub fn set_applied(&mut self, lsn: Lsn) {
         let Some(entry) = self.entries.get_mut(&lsn) else { return };
+        self.queued_bytes -= entry.queued_bytes();
         entry.applied = true;
         if let Some(log) = self.objects.get_mut(&entry.record.object) {
             log.applied(lsn, &entry.record);
@@ -202,7 +225,11 @@ impl Log {
         let trimmed = std::mem::replace(&mut self.entries, left);
         let mut touched = BTreeSet::new();
         for (lsn, entry) in trimmed {
-            assert!(entry.applied || !self.rules.on(Rule::TrimOrder), "only applied records are trimmed");
+            assert!(
+                entry.applied || !self.rules.on(Rule::TrimOrder),
+                "only applied records are trimmed"
+            );
+            self.queued_bytes -= entry.queued_bytes();
             let record = entry.record;
             if let Some(session) = self.sessions.get_mut(&record.session) {
                 session.base = session.base.max(record.seq);
@@ -230,7 +257,9 @@ impl Log {
         PgState {
             whole: self.whole,
             sessions: self.sessions.iter().map(|(id, s)| (*id, s.base, s.closed)).collect(),
-            dirty: dirty.map(|(shard, objects)| (*shard, objects.iter().copied().collect())).collect(),
+            dirty: dirty
+                .map(|(shard, objects)| (*shard, objects.iter().copied().collect()))
+                .collect(),
             begun: self.begun.iter().copied().collect(),
             cut_short: self.cut_short,
         }
@@ -246,7 +275,11 @@ impl Log {
             let session = self.sessions.entry(id).or_default();
             (session.base, session.closed) = (base, closed);
         }
-        self.dirty = state.dirty.into_iter().map(|(s, objects)| (s, objects.into_iter().collect())).collect();
+        self.dirty = state
+            .dirty
+            .into_iter()
+            .map(|(s, objects)| (s, objects.into_iter().collect()))
+            .collect();
         self.cut_short = state.cut_short;
         self.begun = state.begun.into_iter().collect();
     }
@@ -295,14 +328,21 @@ impl Replay {
     /// Records that name places, in order, with the object's rebuilding begun or not.
     pub fn placed(&self) -> impl Iterator<Item = (Lsn, &Record)> {
         let is_placed = |record: &Record| matches!(record.payload, Payload::Placed(_));
-        self.log.entries.iter().filter(move |(_, e)| is_placed(&e.record)).map(|(lsn, e)| (*lsn, &e.record))
+        self.log
+            .entries
+            .iter()
+            .filter(move |(_, e)| is_placed(&e.record))
+            .map(|(lsn, e)| (*lsn, &e.record))
     }
 
-    /// Direct records whose bytes must be checked, in order. Rule: DirectCrc. Objects whose rebuilding was begun are
-    /// left out: rebuilding writes over such bytes, and the object is rebuilt again in any case.
+    /// Direct records whose bytes must be checked, in order. Rule: DirectCrc. Objects whose
+    /// rebuilding was begun are left out: rebuilding writes over such bytes, and the object is
+    /// rebuilt again in any case.
     pub fn direct(&self) -> impl Iterator<Item = (Lsn, &Record)> {
         let checks = self.log.rules.on(Rule::DirectCrc);
-        let check = move |e: &&Entry| checks && e.record.is_direct() && !self.log.begun.contains(&e.record.object);
+        let check = move |e: &&Entry| {
+            checks && e.record.is_direct() && !self.log.begun.contains(&e.record.object)
+        };
         self.log.entries.iter().filter(move |(_, e)| check(e)).map(|(lsn, e)| (*lsn, &e.record))
     }
 }

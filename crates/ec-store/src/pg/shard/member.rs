@@ -1,4 +1,5 @@
-//! An in-sync member's answers to returning shards, and to the coordinator that resolves dead sessions.
+//! An in-sync member's answers to returning shards, and to the coordinator that resolves dead
+//! sessions.
 
 use super::store::{Delta, ShardStore, StoreError};
 use super::{PgShard, log::Session};
@@ -24,7 +25,8 @@ pub enum SnapPlan {
 pub struct Snapshot {
     /// Of every session with records in this PG.
     pub marks: Vec<SessionMark>,
-    /// Records of the object are not applied: after a restart its file may not pass its checksums until they are.
+    /// Records of the object are not applied: after a restart its file may not pass its checksums
+    /// until they are.
     pub has_unapplied: bool,
 }
 
@@ -62,10 +64,13 @@ impl PgShard {
         }
     }
 
-    /// May this shard take part in the end of a dead session? Rule: RecoverIss - in-sync members only.
+    /// May this shard take part in the end of a dead session? Rule: RecoverIss - in-sync members
+    /// only.
     fn check_participant(&self, epoch: Epoch) -> Result<(), Status> {
         match self.check_member(epoch) {
-            Err(Status::NotActive) if self.view.is_joining() && !self.has(Rule::RecoverIss) => Ok(()),
+            Err(Status::NotActive) if self.view.is_joining() && !self.has(Rule::RecoverIss) => {
+                Ok(())
+            }
             other => other,
         }
     }
@@ -84,7 +89,8 @@ impl PgShard {
         SessionMark { session: id, settled: session.settled(), closed, last_applied }
     }
 
-    /// What shard `from` missed, and which sessions stand where. `attached`: sessions attached to it while it joins.
+    /// What shard `from` missed, and which sessions stand where. `attached`: sessions attached to
+    /// it while it joins.
     ///
     /// # Errors
     /// Those of the store, only if `blank`.
@@ -100,13 +106,17 @@ impl PgShard {
         if let Err(status) = self.check_member(epoch) {
             return Ok(RecoveryReply::Refused(status));
         }
-        // Rule: JoinMark - what the asker had been told is decided is known here before it asks for pieces.
+        // Rule: JoinMark - what the asker had been told is decided is known here before it asks for
+        // pieces.
         let told = if self.has(Rule::JoinMark) { attached } else { &[] };
         for (id, start) in told {
             self.learn_stable(*id, *start);
         }
-        // Rule: JoinAttached - live sessions with unresolved records attach to the joining shard first.
-        let known = |id: SessionId, s: &Session| attached.iter().any(|(a, _)| *a == id) || s.tail() == s.settled();
+        // Rule: JoinAttached - live sessions with unresolved records attach to the joining shard
+        // first.
+        let known = |id: SessionId, s: &Session| {
+            attached.iter().any(|(a, _)| *a == id) || s.tail() == s.settled()
+        };
         let clear = || self.log.sessions.iter().all(|(id, s)| s.is_over() || known(*id, s));
         let joins = self.view.pg.joining.contains(from) && self.has(Rule::JoinAttached);
         if joins && (self.has_undecided() || !clear()) {
@@ -124,14 +134,16 @@ impl PgShard {
         if more {
             self.pages.insert(from, listed);
         }
-        let marks = self.log.sessions.iter().map(|(id, s)| Self::mark_of(*id, s, Seq::default())).collect();
+        let marks =
+            self.log.sessions.iter().map(|(id, s)| Self::mark_of(*id, s, Seq::default())).collect();
         if !more && !self.has(Rule::DirtyNoted) {
             self.forget_cut(store, from)?;
         }
         Ok(RecoveryReply::Listed { objects: page, bytes: Vec::new(), marks, more, everything })
     }
 
-    /// What shard `of` may have missed, ascending; `everything`: all that is here. `first`: a list begins.
+    /// What shard `of` may have missed, ascending; `everything`: all that is here. `first`: a list
+    /// begins.
     fn missed_by(
         &mut self,
         store: &mut impl ShardStore,
@@ -146,7 +158,12 @@ impl PgShard {
         }
         // Rule: DirtyUntrimmed
         let all = self.has(Rule::DirtyUntrimmed);
-        let untrimmed = self.log.objects.iter().filter(|(_, log)| all && log.untrimmed > 0).map(|(object, _)| *object);
+        let untrimmed = self
+            .log
+            .objects
+            .iter()
+            .filter(|(_, log)| all && log.untrimmed > 0)
+            .map(|(object, _)| *object);
         let mut objects: BTreeSet<ObjectId> = untrimmed.collect();
         objects.extend(self.log.dirty.get(&of).into_iter().flatten());
         if everything {
@@ -172,8 +189,13 @@ impl PgShard {
         Ok(RecoveryReply::Cleared { objects: Vec::new() })
     }
 
-    /// From now on the shard misses what its dirty list says, unless that was cut short again since it was given a list.
-    fn forget_cut(&mut self, store: &mut impl ShardStore, of: ShardIndex) -> Result<(), StoreError> {
+    /// From now on the shard misses what its dirty list says, unless that was cut short again since
+    /// it was given a list.
+    fn forget_cut(
+        &mut self,
+        store: &mut impl ShardStore,
+        of: ShardIndex,
+    ) -> Result<(), StoreError> {
         if !self.listing.contains(of) {
             return Ok(());
         }
@@ -185,14 +207,22 @@ impl PgShard {
     ///
     /// # Errors
     /// Those of applying records.
-    pub fn snap(&mut self, store: &mut impl ShardStore, question: &SnapQuestion<'_>) -> Result<SnapPlan, StoreError> {
+    pub fn snap(
+        &mut self,
+        store: &mut impl ShardStore,
+        question: &SnapQuestion<'_>,
+    ) -> Result<SnapPlan, StoreError> {
         let plan = self.snap_plan(store, question);
         // what others said of sessions forgotten here counted for this answer
         self.log.sessions.retain(|_, session| !session.forgotten);
         plan
     }
 
-    fn snap_plan(&mut self, store: &mut impl ShardStore, question: &SnapQuestion<'_>) -> Result<SnapPlan, StoreError> {
+    fn snap_plan(
+        &mut self,
+        store: &mut impl ShardStore,
+        question: &SnapQuestion<'_>,
+    ) -> Result<SnapPlan, StoreError> {
         let SnapQuestion { epoch, from, object, first, known, floor } = *question;
         if let Err(status) = self.check_member(epoch) {
             return Ok(SnapPlan::Refused(status));
@@ -214,7 +244,8 @@ impl PgShard {
             self.given.entry(from).or_default().insert(object);
         }
         let marks = self.object_marks(object);
-        let has_unapplied = self.log.objects.get(&object).is_some_and(|log| !log.pending.is_empty());
+        let has_unapplied =
+            self.log.objects.get(&object).is_some_and(|log| !log.pending.is_empty());
         self.pin(object);
         Ok(SnapPlan::Ready(Snapshot { marks, has_unapplied }))
     }
@@ -229,8 +260,11 @@ impl PgShard {
 
     /// The cut of an object's fragment file as it is now.
     pub(super) fn object_marks(&self, object: ObjectId) -> Vec<SessionMark> {
-        let applied = self.log.objects.get(&object).map(|log| &log.last_applied[..]).unwrap_or_default();
-        let last = |id: SessionId| applied.iter().find(|(s, _)| *s == id).map_or(Seq::default(), |(_, seq)| *seq);
+        let applied =
+            self.log.objects.get(&object).map(|log| &log.last_applied[..]).unwrap_or_default();
+        let last = |id: SessionId| {
+            applied.iter().find(|(s, _)| *s == id).map_or(Seq::default(), |(_, seq)| *seq)
+        };
         let mark = |(id, s): (&SessionId, &Session)| Self::mark_of(*id, s, s.base.max(last(*id)));
         self.log.sessions.iter().map(mark).collect()
     }
@@ -251,7 +285,9 @@ impl PgShard {
         }
         // Rule: ReportSame - only what was not trimmed since its piece was read.
         let given = self.given.get(&from);
-        let same = |o: &&ObjectId| given.is_some_and(|given| given.contains(*o)) || !self.has(Rule::ReportSame);
+        let same = |o: &&ObjectId| {
+            given.is_some_and(|given| given.contains(*o)) || !self.has(Rule::ReportSame)
+        };
         let objects: Vec<ObjectId> = objects.iter().filter(same).copied().collect();
         let dirty = self.log.dirty.get(&from);
         if objects.iter().any(|o| dirty.is_some_and(|dirty| dirty.contains(o))) {
@@ -262,8 +298,8 @@ impl PgShard {
 
     // ---- resolution of a dead session
 
-    /// Fences the session here and now. What [`PgShard::holding`] tells after the next whole sync is the answer.
-    /// False: this shard is not an active member in this epoch.
+    /// Fences the session here and now. What [`PgShard::holding`] tells after the next whole sync
+    /// is the answer. False: this shard is not an active member in this epoch.
     pub fn fence(&mut self, session: SessionId, epoch: Epoch) -> bool {
         if self.check_participant(epoch).is_err() {
             return false;
@@ -272,17 +308,19 @@ impl PgShard {
         true
     }
 
-    /// What is here of a fenced session. Rule: RecoverSync - call it when a sync begun after the fence has ended.
+    /// What is here of a fenced session. Rule: RecoverSync - call it when a sync begun after the
+    /// fence has ended.
     pub fn holding(&self, session: SessionId, epoch: Epoch) -> Option<SessionHolding> {
         self.check_participant(epoch).ok()?;
         let (pg, state) = (self.pg(), self.log.sessions.get(&session));
         let touch = |lsn| self.log.entries[lsn].record.touch;
-        let held = state.into_iter().flat_map(|s| &s.seqs).map(|(seq, lsn)| (*seq, touch(lsn))).collect();
+        let held =
+            state.into_iter().flat_map(|s| &s.seqs).map(|(seq, lsn)| (*seq, touch(lsn))).collect();
         Some(SessionHolding { pg, settled: state.map_or(Seq::default(), Session::settled), held })
     }
 
-    /// Drops what lies beyond the cut and closes the session. Rule: DecideDurable - acknowledge it when the next whole
-    /// sync has ended. False: this shard is not an active member in this epoch.
+    /// Drops what lies beyond the cut and closes the session. Rule: DecideDurable - acknowledge it
+    /// when the next whole sync has ended. False: this shard is not an active member in this epoch.
     ///
     /// # Errors
     /// Those of the store.
@@ -332,15 +370,33 @@ mod tests {
             false
         }
 
-        fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Box<[u32]>, StoreError> {
+        fn write_direct(
+            &mut self,
+            _: PgId,
+            _: ObjectId,
+            _: u64,
+            _: &Summed,
+        ) -> Result<Box<[u32]>, StoreError> {
             Err(StoreError::NoSpace)
         }
 
-        fn place(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Option<Placed>, StoreError> {
+        fn place(
+            &mut self,
+            _: PgId,
+            _: ObjectId,
+            _: u64,
+            _: &Summed,
+        ) -> Result<Option<Placed>, StoreError> {
             Ok(None)
         }
 
-        fn apply(&mut self, _: PgId, _: &Profile, _: ObjectId, _: &[Change<'_>]) -> Result<(), StoreError> {
+        fn apply(
+            &mut self,
+            _: PgId,
+            _: &Profile,
+            _: ObjectId,
+            _: &[Change<'_>],
+        ) -> Result<(), StoreError> {
             Ok(())
         }
 
@@ -358,9 +414,14 @@ mod tests {
     fn member() -> PgShard {
         let pg = PgId { pool: PoolId::new(1), number: 0 };
         let profile = Profile::new(2, 1, 512, Profile::OBJECT_BYTES_DEFAULT).expect("a profile");
-        let (in_sync, joining, active) = (ShardSet::first(3).without(ABSENT), ShardSet::EMPTY, true);
+        let (in_sync, joining, active) =
+            (ShardSet::first(3).without(ABSENT), ShardSet::EMPTY, true);
         let view = PgView { pg, epoch: EPOCH, profile, in_sync, joining, active };
-        PgShard::new(ShardView { pg: view, me: ShardIndex::new(0), sessions: Arc::new(SessionTable::default()) })
+        PgShard::new(ShardView {
+            pg: view,
+            me: ShardIndex::new(0),
+            sessions: Arc::new(SessionTable::default()),
+        })
     }
 
     fn page(
@@ -404,7 +465,10 @@ mod tests {
         // nothing was listed yet: what the shard says it has noted was another's list
         member.noted(&mut store, EPOCH, ABSENT).expect("no failure");
         assert!(member.log.cut_short.contains(ABSENT));
-        assert_eq!(page(&mut member, &mut store, None, false), (vec![object(1), object(2)], false, true));
+        assert_eq!(
+            page(&mut member, &mut store, None, false),
+            (vec![object(1), object(2)], false, true)
+        );
         // trimmed since: it may have been listed before, and changed
         member.log.dirty.entry(ABSENT).or_default().insert(object(1));
         member.noted(&mut store, EPOCH, ABSENT).expect("no failure");

@@ -1,13 +1,16 @@
 //! A shard's side of the protocol: one machine for each PG that an OSD holds a shard of.
 //!
-//! Contract: no clock, and no I/O but through [`ShardStore`]. The owner (the core) flushes the journal before it sends
-//! what [`PgShard::take_acks`] gives, brackets its syncs with [`PgShard::begin_sync`] and [`PgShard::end_sync`], calls
-//! [`PgShard::apply_some`] and the two steps of a trim when it finds time, and passes every newer [`ShardView`] in.
-//! After an error of the kind [`StoreError::Io`] the owner must not use the machine again.
+//! Contract: no clock, and no I/O but through [`ShardStore`]. The owner (the core) flushes the
+//! journal before it sends what [`PgShard::take_acks`] gives, brackets its syncs with
+//! [`PgShard::begin_sync`] and [`PgShard::end_sync`], calls [`PgShard::apply_some`] and the two
+//! steps of a trim when it finds time, and passes every newer [`ShardView`] in. After an error of
+//! the kind [`StoreError::Io`] the owner must not use the machine again.
 //!
-//! * this file: what sessions ask, and the view; * [`store`]: the storage seam; * `log`: what the journal says;
-//! * [`barrier`]: what must be synced before what; * `overlay`: unapplied records by object; * `keep`: sync, apply, trim; * `member`: answers to returning shards and
-//!   to the coordinator of dead sessions; * [`returning`]: the way back into the in-sync set.
+//! * this file: what sessions ask, and the view; * [`store`]: the storage seam; * `log`: what the
+//!   journal says;
+//! * [`barrier`]: what must be synced before what; * `overlay`: unapplied records by object; *
+//!   `keep`: sync, apply, trim; * `member`: answers to returning shards and to the coordinator of
+//!   dead sessions; * [`returning`]: the way back into the in-sync set.
 
 pub mod barrier;
 mod keep;
@@ -22,12 +25,16 @@ pub use keep::TrimStep;
 pub use log::{PgState, Replay};
 pub use member::{SnapPlan, SnapQuestion, Snapshot};
 pub use returning::RebuiltPiece;
-pub use store::{Change, Delta, Item, Lsn, Payload, Placed, Record, ShardStore, StoreError, Summed};
+pub use store::{
+    Change, Delta, Item, Lsn, Payload, Placed, Record, ShardStore, StoreError, Summed,
+};
 
 use super::view::{SessionStanding, ShardView};
 use bytes::Bytes;
 use log::{Log, Session};
-use protocol::shard::{AckMessage, AttachRequest, MarkRequest, Op, ReadRequest, ShardHead, Status, WriteRequest};
+use protocol::shard::{
+    AckMessage, AttachRequest, MarkRequest, Op, ReadRequest, ShardHead, Status, WriteRequest,
+};
 use protocol::{AttachId, ObjectId, PgId, Profile, Rule, Seq, SessionId, ShardIndex, ShardSet};
 use returning::Return;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +63,8 @@ pub enum Outcome {
 pub enum Source {
     /// Here.
     Bytes(Bytes),
-    /// In the fragment file, unpublished: read them raw, and check them against the CRC32C of each sector.
+    /// In the fragment file, unpublished: read them raw, and check them against the CRC32C of each
+    /// sector.
     Direct(Box<[u32]>),
     /// In places of the fragment file, from the byte `skip` of them on.
     Placed {
@@ -69,8 +77,8 @@ pub enum Source {
     Hole,
 }
 
-/// How to read a range of an object: parts that the journal determines, in order; the rest is as the fragment file has
-/// it. The object is pinned: [`PgShard::unpin`] must follow.
+/// How to read a range of an object: parts that the journal determines, in order; the rest is as
+/// the fragment file has it. The object is pinned: [`PgShard::unpin`] must follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadPlan {
     /// The object.
@@ -108,7 +116,8 @@ pub struct PgShard {
     to_apply: Vec<ObjectId>,
     /// Objects whose pieces were given to an absent shard since they were last trimmed.
     given: BTreeMap<ShardIndex, BTreeSet<ObjectId>>,
-    /// Absent shards that were given a list of everything in this epoch: their dirty lists hold what was trimmed since.
+    /// Absent shards that were given a list of everything in this epoch: their dirty lists hold
+    /// what was trimmed since.
     listing: ShardSet,
     /// What is listed to absent shards, from the first page to the last. Ascending.
     pages: BTreeMap<ShardIndex, Vec<ObjectId>>,
@@ -122,11 +131,12 @@ impl PgShard {
     /// Objects in the dirty list of an absent shard, at most.
     pub const DIRTY_OBJECTS_MAX: usize = 10_000;
 
-    /// Writes of at least so many bytes into never-written space go straight to the fragment file: below, a second
-    /// file to sync costs more than writing twice.
+    /// Writes of at least so many bytes into never-written space go straight to the fragment file:
+    /// below, a second file to sync costs more than writing twice.
     pub const DIRECT_BYTES_MIN: u32 = 32 << 10;
 
-    /// What the smallest record counts as when it is applied, in bytes: a system call takes as long as copying so many.
+    /// What the smallest record counts as when it is applied, in bytes: a system call takes as long
+    /// as copying so many.
     pub const APPLY_BYTES_MIN: u64 = 16 << 10;
 
     /// A shard that was not held before.
@@ -135,12 +145,18 @@ impl PgShard {
         Self::restart(view, replay)
     }
 
-    /// A shard as the journal has it. Rule: RestartSync - nothing counts as durable before the next sync.
+    /// A shard as the journal has it. Rule: RestartSync - nothing counts as durable before the next
+    /// sync.
     pub fn restart(view: ShardView, replay: Replay) -> Self {
         assert_eq!(view.pg.pg, replay.pg);
         let log = replay.log;
         let mut shard = Self {
-            unsynced: log.sessions.iter().filter(|(_, s)| s.tail() > Seq::default()).map(|(id, _)| *id).collect(),
+            unsynced: log
+                .sessions
+                .iter()
+                .filter(|(_, s)| s.tail() > Seq::default())
+                .map(|(id, _)| *id)
+                .collect(),
             view,
             log,
             acks: Vec::new(),
@@ -171,7 +187,8 @@ impl PgShard {
         self.direct_bytes_min = bytes;
     }
 
-    /// Sets how many objects are remembered of what an absent shard misses; see [`PgShard::DIRTY_OBJECTS_MAX`].
+    /// Sets how many objects are remembered of what an absent shard misses; see
+    /// [`PgShard::DIRTY_OBJECTS_MAX`].
     pub fn set_dirty_objects_max(&mut self, objects: usize) {
         self.dirty_objects_max = objects;
     }
@@ -221,7 +238,8 @@ impl PgShard {
         self.learn_sessions();
     }
 
-    /// What ended well is decided for an in-sync shard; and is forgotten once no shard can ask for it.
+    /// What ended well is decided for an in-sync shard; and is forgotten once no shard can ask for
+    /// it.
     fn learn_sessions(&mut self) {
         let clean = self.view.pg.active && self.view.pg.in_sync == self.view.pg.all();
         let in_sync = self.view.is_in_sync();
@@ -261,7 +279,9 @@ impl PgShard {
         // Rule: Fence
         let standing = self.view.sessions.standing(id);
         let dead = matches!(standing, SessionStanding::Dead | SessionStanding::Gone);
-        if self.has(Rule::Fence) && (dead || session.is_some_and(|s| s.fenced || s.closed.is_some())) {
+        if self.has(Rule::Fence)
+            && (dead || session.is_some_and(|s| s.fenced || s.closed.is_some()))
+        {
             return Err(Status::Fenced);
         }
         // Rule: EpochCheck
@@ -284,14 +304,19 @@ impl PgShard {
     ///
     /// # Errors
     /// Those of the store; nothing was taken.
-    pub fn attach(&mut self, store: &mut impl ShardStore, request: &AttachRequest) -> Result<Outcome, StoreError> {
+    pub fn attach(
+        &mut self,
+        store: &mut impl ShardStore,
+        request: &AttachRequest,
+    ) -> Result<Outcome, StoreError> {
         let (id, stable) = (request.head.session(), request.head.stable());
         if let Err(status) = self.check(&request.head, true) {
             return Ok(Outcome::Refused(status));
         }
         let joining = self.view.is_joining();
         if joining && self.session(id).start.is_none() {
-            // Rule: JoinDrop - what lies beyond the session's stable mark was never more than its own copy.
+            // Rule: JoinDrop - what lies beyond the session's stable mark was never more than its
+            // own copy.
             self.note(store, Delta::Floor(id, stable))?;
             let session = self.session(id);
             (session.start, session.durable, session.syncing) = (Some(stable), stable, stable);
@@ -320,7 +345,9 @@ impl PgShard {
         if let Err(status) = self.check(&request.head, false) {
             return Ok(Outcome::Refused(status));
         }
-        let Some(record) = self.record_of(request, data.into()) else { return Ok(Outcome::Refused(Status::Invalid)) };
+        let Some(record) = self.record_of(request, data.into()) else {
+            return Ok(Outcome::Refused(Status::Invalid));
+        };
         self.learn_stable(id, request.head.stable());
         let tail = self.session(id).tail();
         if record.seq <= tail {
@@ -360,14 +387,29 @@ impl PgShard {
         })
     }
 
-    fn accept(&mut self, store: &mut impl ShardStore, mut record: Record) -> Result<(), StoreError> {
+    fn accept(
+        &mut self,
+        store: &mut impl ShardStore,
+        mut record: Record,
+    ) -> Result<(), StoreError> {
         if let Payload::Journalled(data) = &record.payload
             && self.may_go_direct(store, &record)
         {
-            record.payload = Payload::Direct(store.write_direct(self.pg(), record.object, record.offset, data)?);
-            // Rule: DirectHole - nothing but the record makes these bytes visible, until it is applied.
+            record.payload = Payload::Direct(store.write_direct(
+                self.pg(),
+                record.object,
+                record.offset,
+                data,
+            )?);
+            // Rule: DirectHole - nothing but the record makes these bytes visible, until it is
+            // applied.
             if !self.has(Rule::DirectHole) {
-                store.apply(self.pg(), &self.view.pg.profile, record.object, &[record.change(Lsn::default())])?;
+                store.apply(
+                    self.pg(),
+                    &self.view.pg.profile,
+                    record.object,
+                    &[record.change(Lsn::default())],
+                )?;
             }
         } else if let Payload::Journalled(data) = &record.payload
             && self.may_be_placed(&record)
@@ -391,7 +433,8 @@ impl PgShard {
         let joins = self.view.is_joining() && self.has(Rule::DirectJoin);
         let barred = record.length < self.direct_bytes_min || joins;
         // Rule: DirectOnce - space that any journalled record spans is not never-written.
-        let covered = || self.log.objects.get(&record.object).is_some_and(|log| log.is_covered(&span));
+        let covered =
+            || self.log.objects.get(&record.object).is_some_and(|log| log.is_covered(&span));
         let seen = || self.has(Rule::DirectOnce) && covered();
         !barred && !seen() && store.is_unwritten(self.pg(), record.object, span)
     }
@@ -400,12 +443,16 @@ impl PgShard {
     fn may_be_placed(&self, record: &Record) -> bool {
         // Rule: DirectJoin - a rebuild writes over what lies where the slots are.
         let joins = self.view.is_joining() && self.has(Rule::DirectJoin);
-        // Rule: PlaceOver - a removal done again would take them, too, and direct bytes would not be found any more.
+        // Rule: PlaceOver - a removal done again would take them, too, and direct bytes would not
+        // be found any more.
         let span = record.span();
-        let is_bound = || self.log.objects.get(&record.object).is_some_and(|log| log.is_bound(&span));
+        let is_bound =
+            || self.log.objects.get(&record.object).is_some_and(|log| log.is_bound(&span));
         let is_barred = || joins || self.has(Rule::PlaceOver) && is_bound();
         let slot_bytes = u64::from(self.slot_bytes);
-        let is_whole = slot_bytes > 0 && span.start.is_multiple_of(slot_bytes) && span.end.is_multiple_of(slot_bytes);
+        let is_whole = slot_bytes > 0
+            && span.start.is_multiple_of(slot_bytes)
+            && span.end.is_multiple_of(slot_bytes);
         is_whole && !span.is_empty() && !is_barred()
     }
 
@@ -428,13 +475,18 @@ impl PgShard {
         Outcome::WantsSync
     }
 
-    /// A session reads: where the bytes are. Unless refused, the object is pinned until [`PgShard::unpin`].
+    /// A session reads: where the bytes are. Unless refused, the object is pinned until
+    /// [`PgShard::unpin`].
     ///
     /// # Errors
     /// What to tell the session.
     pub fn read(&mut self, request: &ReadRequest) -> Result<ReadPlan, Status> {
         self.check_read(request)?;
-        let end = request.offset.get().checked_add(u64::from(request.length.get())).ok_or(Status::Invalid)?;
+        let end = request
+            .offset
+            .get()
+            .checked_add(u64::from(request.length.get()))
+            .ok_or(Status::Invalid)?;
         let sector = u64::from(Profile::SECTOR_BYTES);
         if !request.offset.get().is_multiple_of(sector) || !end.is_multiple_of(sector) {
             return Err(Status::Invalid);
@@ -461,7 +513,8 @@ impl PgShard {
         Ok(())
     }
 
-    /// Where the bytes of a range are: the newest record of each byte, else the fragment file. Pins the object.
+    /// Where the bytes of a range are: the newest record of each byte, else the fragment file. Pins
+    /// the object.
     pub fn plan(&mut self, object: ObjectId, range: Range<u64>) -> ReadPlan {
         let mut parts = Vec::new();
         if range.start < range.end
@@ -475,7 +528,10 @@ impl PgShard {
 
     fn source(&self, part: Range<u64>, lsn: Lsn) -> (Range<u64>, Source) {
         let record = &self.log.entries[&lsn].record;
-        let (from, to) = ((part.start - record.offset.min(part.start)) as usize, (part.end - part.start) as usize);
+        let (from, to) = (
+            (part.start - record.offset.min(part.start)) as usize,
+            (part.end - part.start) as usize,
+        );
         let source = match &record.payload {
             Payload::Journalled(data) => Source::Bytes(data.slice(from..from + to)),
             Payload::Direct(crcs) => {
@@ -488,7 +544,10 @@ impl PgShard {
                 let slot = slot_bytes as usize;
                 let places = placed.places[from / slot..(from + to).div_ceil(slot)].into();
                 let crcs = placed.crcs[from / sector..(from + to) / sector].into();
-                Source::Placed { placed: Placed { slot_bytes, places, crcs }, skip: (from % slot) as u64 }
+                Source::Placed {
+                    placed: Placed { slot_bytes, places, crcs },
+                    skip: (from % slot) as u64,
+                }
             }
             Payload::Nothing => Source::Hole,
         };
@@ -504,8 +563,73 @@ impl PgShard {
     /// What records that are not applied say of the existence of a file's objects, from an index
     /// on.
     pub fn existence_over(&self, first: ObjectId) -> Vec<(u32, bool)> {
-        let objects = self.log.objects.iter().filter(|(id, _)| id.gfid == first.gfid && id.index >= first.index);
+        let objects = self
+            .log
+            .objects
+            .iter()
+            .filter(|(id, _)| id.gfid == first.gfid && id.index >= first.index);
         objects.filter_map(|(id, log)| Some((id.index, log.outcome().existence()?))).collect()
+    }
+
+    /// Applies what may be applied of objects, about so many bytes, so that their fragments take
+    /// the space that is told of them.
+    ///
+    /// # Errors
+    /// Those of the store; records stay in the journal.
+    pub fn settle(
+        &mut self,
+        store: &mut impl ShardStore,
+        objects: &[ObjectId],
+        bytes_max: u64,
+    ) -> Result<(), StoreError> {
+        let mut left = bytes_max;
+        for object in objects {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(self.apply_object(store, *object, left)?);
+        }
+        Ok(())
+    }
+
+    /// Bytes of writes to an object that are in the journal and not in its file.
+    pub fn unapplied_bytes(&self, object: ObjectId) -> u64 {
+        let Some(log) = self.log.objects.get(&object) else { return 0 };
+        let bytes = |lsn| match &self.log.entries[lsn].record.payload {
+            Payload::Journalled(data) => data.len() as u64,
+            _ => 0,
+        };
+        log.pending.iter().map(bytes).sum()
+    }
+
+    /// Those of a file's objects, from an index on, that have unapplied records.
+    pub fn unapplied(&self, first: ObjectId) -> Vec<ObjectId> {
+        let is_asked_for = |id: &ObjectId| id.gfid == first.gfid && id.index >= first.index;
+        let waiting = self.log.objects.iter().filter(|(_, log)| !log.pending.is_empty());
+        waiting.map(|(id, _)| *id).filter(is_asked_for).collect()
+    }
+
+    /// Pins an object if no removal waits to be applied to it, which would give space back that
+    /// its file has now; applies what may be applied first. [`PgShard::unpin`] must follow.
+    ///
+    /// # Errors
+    /// Those of the store; nothing is pinned.
+    pub fn pin_space(
+        &mut self,
+        store: &mut impl ShardStore,
+        object: ObjectId,
+    ) -> Result<bool, StoreError> {
+        let waits = |shard: &Self| {
+            shard.log.objects.get(&object).is_some_and(|log| log.has_unapplied_removal())
+        };
+        if waits(self) {
+            self.apply_object(store, object, u64::MAX)?;
+        }
+        let is_settled = !waits(self);
+        if is_settled {
+            self.pin(object);
+        }
+        Ok(is_settled)
     }
 
     fn pin(&mut self, object: ObjectId) {
@@ -555,8 +679,8 @@ impl PgShard {
         !self.acks.is_empty()
     }
 
-    /// Gives every acknowledgement that is due, one for each session, after the journal was flushed. `free`: bytes of
-    /// fragment data that the OSD will still take.
+    /// Gives every acknowledgement that is due, one for each session, after the journal was
+    /// flushed. `free`: bytes of fragment data that the OSD will still take.
     pub fn take_acks(&mut self, free: u64, mut send: impl FnMut(SessionId, AckMessage)) {
         for id in std::mem::take(&mut self.acks) {
             let Some(session) = self.log.sessions.get_mut(&id) else { continue };

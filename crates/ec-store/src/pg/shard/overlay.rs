@@ -1,7 +1,7 @@
 //! What the journal holds of one object that its fragment file does not show yet.
 //!
-//! Contract: pure bookkeeping over record positions. The newest record wins, byte by byte; a truncate, punch or delete
-//! hides what is older.
+//! Contract: pure bookkeeping over record positions. The newest record wins, byte by byte; a
+//! truncate, punch or delete hides what is older.
 
 use super::store::{Lsn, Payload, Record};
 use protocol::shard::Op;
@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// What unapplied records do to the end of user data and to existence, composed. Repeating is harmless.
+/// What unapplied records do to the end of user data and to existence, composed. Repeating is
+/// harmless.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Outcome {
     /// The end is first set to this,
@@ -28,7 +29,9 @@ impl Outcome {
                 self.least = self.least.max(record.logical_end);
                 self.exists = Some(true);
             }
-            Op::Truncate => *self = Self { set: Some(record.logical_end), least: 0, exists: Some(true) },
+            Op::Truncate => {
+                *self = Self { set: Some(record.logical_end), least: 0, exists: Some(true) }
+            }
             Op::Delete => *self = Self { set: Some(0), least: 0, exists: Some(false) },
             Op::Nothing => {}
         }
@@ -60,7 +63,8 @@ pub(super) struct ObjectLog {
     directs: SmallVec<[(Range<u64>, Lsn); 2]>,
     /// Spans of records in the journal that take bytes away.
     removals: SmallVec<[(Range<u64>, Lsn); 1]>,
-    /// By start: the end of a slot that records in the journal place, and those records, the oldest first.
+    /// By start: the end of a slot that records in the journal place, and those records, the oldest
+    /// first.
     placed: BTreeMap<u64, (u64, SmallVec<[Lsn; 2]>)>,
     outcome: Outcome,
     /// The last record applied, by session; older ones than a session's base may be missing.
@@ -84,7 +88,11 @@ impl ObjectLog {
         match (&record.payload, record.op) {
             (Payload::Placed(_), _) => {
                 for slot in record.slots() {
-                    self.placed.entry(slot.start).or_insert_with(|| (slot.end, SmallVec::new())).1.push(lsn);
+                    self.placed
+                        .entry(slot.start)
+                        .or_insert_with(|| (slot.end, SmallVec::new()))
+                        .1
+                        .push(lsn);
                 }
                 return;
             }
@@ -135,7 +143,8 @@ impl ObjectLog {
         }
         let span = record.span();
         let mine = |(_, (_, l)): &(&u64, &(u64, Lsn))| *l == lsn;
-        let starts: SmallVec<[u64; 8]> = self.extents.range(span).filter(mine).map(|(&s, _)| s).collect();
+        let starts: SmallVec<[u64; 8]> =
+            self.extents.range(span).filter(mine).map(|(&s, _)| s).collect();
         for start in starts {
             self.extents.remove(&start);
         }
@@ -182,7 +191,9 @@ impl ObjectLog {
             return;
         }
         let (mut start, mut end) = (span.start, span.end);
-        if let Some((&s, &e)) = self.covered.range(..=start).next_back().filter(|(_, e)| **e >= start) {
+        if let Some((&s, &e)) =
+            self.covered.range(..=start).next_back().filter(|(_, e)| **e >= start)
+        {
             (start, end) = (s, end.max(e));
         }
         while let Some((&s, &e)) = self.covered.range(start..=end).next() {
@@ -194,29 +205,41 @@ impl ObjectLog {
 
     /// Does any untrimmed record span a part of the range?
     pub fn is_covered(&self, range: &Range<u64>) -> bool {
-        let covered = self.covered.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start);
+        let covered =
+            self.covered.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start);
         covered || self.placed_in(range).next().is_some()
     }
 
     /// Records that place slots in a part of the range.
     fn placed_in(&self, range: &Range<u64>) -> impl Iterator<Item = Lsn> {
         // Slots do not overlap: the one before the range may reach into it.
-        let before = self.placed.range(..range.start).next_back().filter(|(_, (end, _))| *end > range.start);
+        let before =
+            self.placed.range(..range.start).next_back().filter(|(_, (end, _))| *end > range.start);
         let within = self.placed.range(range.start..range.end.max(range.start));
         before.into_iter().chain(within).flat_map(|(_, (_, records))| records.iter().copied())
     }
 
-    /// Does a record in the journal span a part of the range that a restart would look for there, or take away from there? What is placed
-    /// is looked for where it was placed, and what was written can be written again.
+    /// Does a record in the journal span a part of the range that a restart would look for there,
+    /// or take away from there? What is placed is looked for where it was placed, and what was
+    /// written can be written again.
     pub fn is_bound(&self, range: &Range<u64>) -> bool {
         let spans = self.directs.iter().chain(&self.removals);
         spans.into_iter().any(|(span, _)| span.start < range.end && range.start < span.end)
     }
 
+    /// Does a record that takes bytes away wait to be applied?
+    pub fn has_unapplied_removal(&self) -> bool {
+        let waits =
+            |(span, lsn): &(Range<u64>, Lsn)| !span.is_empty() && self.pending.contains(lsn);
+        self.removals.iter().any(waits)
+    }
+
     /// Does a direct record before `lsn` that is still in the journal span a part of the range?
     pub fn has_direct_before(&self, lsn: Lsn, range: &Range<u64>) -> bool {
-        let direct =
-            self.directs.iter().any(|(span, at)| *at < lsn && span.start < range.end && range.start < span.end);
+        let direct = self
+            .directs
+            .iter()
+            .any(|(span, at)| *at < lsn && span.start < range.end && range.start < span.end);
         direct || self.placed_in(range).any(|at| at < lsn)
     }
 
@@ -224,7 +247,8 @@ impl ObjectLog {
     pub fn parts(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Lsn)> {
         let first = self.extents.range(..=range.start).next_back().map_or(range.start, |(&s, _)| s);
         let all = self.extents.range(first..range.end.max(first));
-        let clip = move |(&s, &(e, lsn)): (&u64, &(u64, Lsn))| (s.max(range.start)..e.min(range.end), lsn);
+        let clip =
+            move |(&s, &(e, lsn)): (&u64, &(u64, Lsn))| (s.max(range.start)..e.min(range.end), lsn);
         all.map(clip).filter(|(part, _)| part.start < part.end)
     }
 
@@ -251,6 +275,20 @@ mod tests {
             logical_end: offset + u64::from(length),
             payload: Payload::Nothing,
         }
+    }
+
+    #[test]
+    fn a_removal_that_waits_is_known_until_it_is_applied() {
+        let mut log = ObjectLog::default();
+        let nothing = record(Op::Punch, 0, 0);
+        log.push(Lsn(1), &nothing);
+        log.push(Lsn(2), &record(Op::Write, 0, 8));
+        assert!(!log.has_unapplied_removal(), "nothing goes");
+        let cut = record(Op::Truncate, 4, 0);
+        log.push(Lsn(3), &cut);
+        assert!(log.has_unapplied_removal());
+        log.applied(Lsn(3), &cut);
+        assert!(!log.has_unapplied_removal(), "it is still in the journal");
     }
 
     /// Against a naive map from byte to record.

@@ -1,8 +1,9 @@
 //! The way of a shard back into the in-sync set: list, rebuild, report, join.
 //!
-//! Contract: the owner carries the questions to the members and the pieces back, and rebuilds bytes with the codec; what
-//! is asked, which pieces fit together, what is dropped and when the shard is whole is decided here. All of it belongs
-//! to one epoch: [`PgShard::learn`] of a newer one starts anew, with what was reported off the lists.
+//! Contract: the owner carries the questions to the members and the pieces back, and rebuilds bytes
+//! with the codec; what is asked, which pieces fit together, what is dropped and when the shard is
+//! whole is decided here. All of it belongs to one epoch: [`PgShard::learn`] of a newer one starts
+//! anew, with what was reported off the lists.
 
 use super::member::EVERYTHING;
 use super::store::{Change, Delta, Lsn, ShardStore, StoreError};
@@ -36,7 +37,8 @@ pub(super) struct Return {
     last: Option<ObjectId>,
     /// The list of what is to be rebuilt is durable here.
     complete: bool,
-    /// Rebuilding has begun and not ended in memory; with the sessions that were over when it began.
+    /// Rebuilding has begun and not ended in memory; with the sessions that were over when it
+    /// began.
     busy: BTreeMap<ObjectId, BTreeSet<SessionId>>,
     /// Rebuilt, and not yet known to be reported.
     unreported: BTreeSet<ObjectId>,
@@ -63,28 +65,38 @@ pub struct RebuiltPiece {
     pub offset: u64,
     /// In bytes.
     pub length: u64,
-    /// Data with its place in the fragment, in ascending order and whole sectors; between them are holes.
+    /// Data with its place in the fragment, in ascending order and whole sectors; between them are
+    /// holes.
     pub data: Vec<(u64, Bytes)>,
-    /// Where the object's user data ends, in user bytes; 0 where [`PgShard::finish_rebuild`] will tell.
+    /// Where the object's user data ends, in user bytes; 0 where [`PgShard::finish_rebuild`] will
+    /// tell.
     pub logical_end: u64,
 }
 
 impl RebuiltPiece {
-    /// What makes its range of a fragment hold this and nothing else. What will be overwritten is not punched first: a file system takes
-    /// many times as long to give space back and take it anew as to write over it.
+    /// What makes its range of a fragment hold this and nothing else. What will be overwritten is
+    /// not punched first: a file system takes many times as long to give space back and take it
+    /// anew as to write over it.
     ///
     /// # Panics
     /// If the data is not in ascending order, or not within the range.
     pub fn changes(&self) -> Vec<Change<'_>> {
         let logical_end = self.logical_end;
-        let hole =
-            |from: u64, to: u64| (from < to).then(|| Change::Punch { offset: from, length: to - from, logical_end });
+        let hole = |from: u64, to: u64| {
+            (from < to).then(|| Change::Punch { offset: from, length: to - from, logical_end })
+        };
         let mut changes = Vec::new();
         let mut at = self.offset;
         for (offset, data) in &self.data {
             assert!(at <= *offset, "a hole behind data would take it away");
             changes.extend(hole(at, *offset));
-            changes.push(Change::Write { lsn: Lsn::NEVER, offset: *offset, data, crcs: None, logical_end });
+            changes.push(Change::Write {
+                lsn: Lsn::NEVER,
+                offset: *offset,
+                data,
+                crcs: None,
+                logical_end,
+            });
             at = offset + data.len() as u64;
         }
         assert!(at <= self.offset + self.length, "data beyond the range");
@@ -93,16 +105,22 @@ impl RebuiltPiece {
     }
 }
 
-/// Are the pieces with these marks, in the order in which they were asked for, of one cut? `Ok`: which. Rule: JoinCut.
+/// Are the pieces with these marks, in the order in which they were asked for, of one cut? `Ok`:
+/// which. Rule: JoinCut.
 ///
-/// A member that says nothing of a session has forgotten it, or has not met it yet. After another has said that the session
-/// is over, nothing can come from it any more, so whoever is asked then has all of it. Of a piece from before nobody can
-/// tell: the session may have come, written and gone since. Asked again in another order, pieces fit.
+/// A member that says nothing of a session has forgotten it, or has not met it yet. After another
+/// has said that the session is over, nothing can come from it any more, so whoever is asked then
+/// has all of it. Of a piece from before nobody can tell: the session may have come, written and
+/// gone since. Asked again in another order, pieces fit.
 ///
 /// # Errors
 /// The greatest marks known, which all members must learn before they are asked again.
-pub fn common_cut(rules: Rules, pieces: &[&[SessionMark]]) -> Result<Cut, BTreeMap<SessionId, Seq>> {
-    let sessions: BTreeSet<SessionId> = pieces.iter().flat_map(|p| p.iter().map(|m| m.session)).collect();
+pub fn common_cut(
+    rules: Rules,
+    pieces: &[&[SessionMark]],
+) -> Result<Cut, BTreeMap<SessionId, Seq>> {
+    let sessions: BTreeSet<SessionId> =
+        pieces.iter().flat_map(|p| p.iter().map(|m| m.session)).collect();
     let mut cut = Cut::new();
     let mut fits = true;
     for &id in &sessions {
@@ -122,20 +140,27 @@ pub fn common_cut(rules: Rules, pieces: &[&[SessionMark]]) -> Result<Cut, BTreeM
     if fits || !rules.on(Rule::JoinCut) {
         return Ok(cut);
     }
-    let known = |id| pieces.iter().flat_map(|p| p.iter()).filter(|m| m.session == id).map(|m| m.settled).max();
-    Err(sessions.into_iter().filter_map(|id| Some((id, known(id)?))).filter(|(_, s)| *s != EVERYTHING).collect())
+    let known = |id| {
+        pieces.iter().flat_map(|p| p.iter()).filter(|m| m.session == id).map(|m| m.settled).max()
+    };
+    Err(sessions
+        .into_iter()
+        .filter_map(|id| Some((id, known(id)?)))
+        .filter(|(_, s)| *s != EVERYTHING)
+        .collect())
 }
 
-/// [`common_cut`] of shards of a clean PG, where shards forget sessions that have ended without a new epoch. One that does
-/// not mention a session may never have met it, or may have everything that it wrote: as long as another counts it as open,
-/// nobody can tell.
+/// [`common_cut`] of shards of a clean PG, where shards forget sessions that have ended without a
+/// new epoch. One that does not mention a session may never have met it, or may have everything
+/// that it wrote: as long as another counts it as open, nobody can tell.
 ///
 /// # Errors
 /// As those of [`common_cut`].
 pub fn clean_cut(rules: Rules, pieces: &[&[SessionMark]]) -> Result<Cut, Known> {
     let cut = common_cut(rules, pieces)?;
     let mentions = |piece: &[SessionMark], id| piece.iter().any(|mark| mark.session == id);
-    let known_to_all = |mark: &SessionMark| pieces.iter().all(|piece| mentions(piece, mark.session));
+    let known_to_all =
+        |mark: &SessionMark| pieces.iter().all(|piece| mentions(piece, mark.session));
     let open = || pieces.iter().flat_map(|piece| piece.iter()).filter(|mark| mark.closed.is_none());
     if open().all(known_to_all) { Ok(cut) } else { Err(Known::new()) }
 }
@@ -171,7 +196,8 @@ impl PgShard {
         RecoveryBody::List { after, blank: !self.log.whole && self.has(Rule::BlankCheck), attached }
     }
 
-    /// A page of a member's answer. `more`: it is not the last one. `everything`: it lists all objects that it has.
+    /// A page of a member's answer. `more`: it is not the last one. `everything`: it lists all
+    /// objects that it has.
     pub fn listed(
         &mut self,
         member: ShardIndex,
@@ -185,7 +211,8 @@ impl PgShard {
             self.ret.everything = self.ret.everything.with(member);
         }
         for mark in marks {
-            let settled = if mark.closed == Some(EVERYTHING) { Seq::default() } else { mark.settled };
+            let settled =
+                if mark.closed == Some(EVERYTHING) { Seq::default() } else { mark.settled };
             let known = self.ret.marks.entry(mark.session).or_default();
             *known = (*known).max(settled);
             if let Some(cut) = mark.closed {
@@ -198,15 +225,17 @@ impl PgShard {
         }
     }
 
-    /// All members have answered: cuts this shard's own tail and notes what is to be rebuilt. Rule: JoinBegun - after
-    /// the next whole sync call [`PgShard::list_is_durable`]; nothing is rebuilt before.
+    /// All members have answered: cuts this shard's own tail and notes what is to be rebuilt. Rule:
+    /// JoinBegun - after the next whole sync call [`PgShard::list_is_durable`]; nothing is rebuilt
+    /// before.
     ///
     /// # Errors
     /// Those of the store.
     pub fn finish_list(&mut self, store: &mut impl ShardStore) -> Result<(), StoreError> {
         assert!(self.unlisted().is_empty(), "every member is asked first");
         // Rule: JoinClosed
-        let over = if self.has(Rule::JoinClosed) { self.ret.closed.clone() } else { BTreeMap::new() };
+        let over =
+            if self.has(Rule::JoinClosed) { self.ret.closed.clone() } else { BTreeMap::new() };
         for (id, cut) in over {
             if cut == EVERYTHING {
                 self.session(id).gone = true;
@@ -214,11 +243,13 @@ impl PgShard {
                 self.note(store, Delta::Closed(id, cut))?;
             }
         }
-        let known: BTreeSet<SessionId> = self.log.sessions.keys().chain(self.ret.marks.keys()).copied().collect();
+        let known: BTreeSet<SessionId> =
+            self.log.sessions.keys().chain(self.ret.marks.keys()).copied().collect();
         for id in known {
             let session = self.session(id);
             let (over, attached) = (session.is_over(), session.start.is_some());
-            // Rule: JoinDrop, JoinKeep - what lies beyond the members' mark goes, what lies below stays and is applied.
+            // Rule: JoinDrop, JoinKeep - what lies beyond the members' mark goes, what lies below
+            // stays and is applied.
             let cut = match self.ret.closed.get(&id) {
                 Some(&EVERYTHING) => None,
                 Some(&cut) => Some(cut),
@@ -232,11 +263,13 @@ impl PgShard {
             }
         }
         if !self.has(Rule::JoinKeep) {
-            let starts: BTreeMap<_, _> = self.log.sessions.iter().map(|(id, s)| (*id, s.start)).collect();
+            let starts: BTreeMap<_, _> =
+                self.log.sessions.iter().map(|(id, s)| (*id, s.start)).collect();
             self.log.drop_where(|r| starts[&r.session].is_none_or(|start| r.seq <= start));
         }
         self.ret.need.extend(self.log.begun.iter().copied());
-        // Rule: DirtyCut - what no member has any more goes here, too, be it in files or only in the journal.
+        // Rule: DirtyCut - what no member has any more goes here, too, be it in files or only in
+        // the journal.
         if !self.log.whole && self.has(Rule::BlankCheck) || !self.ret.everything.is_empty() {
             self.ret.need.extend(store.objects(self.pg())?);
             self.ret.need.extend(self.log.entries.values().map(|entry| entry.record.object));
@@ -268,8 +301,8 @@ impl PgShard {
         }
     }
 
-    /// Members to tell so, once it is: their dirty lists were cut short. One that does not hear it lists everything again in
-    /// the next epoch. Rule: DirtyNoted.
+    /// Members to tell so, once it is: their dirty lists were cut short. One that does not hear it
+    /// lists everything again in the next epoch. Rule: DirtyNoted.
     pub fn to_tell_noted(&self) -> ShardSet {
         if self.ret.complete { self.ret.everything } else { ShardSet::EMPTY }
     }
@@ -287,8 +320,15 @@ impl PgShard {
     /// The next object to rebuild: first those of [`PgShard::next_wanted`], then in turn.
     pub fn next_to_rebuild(&mut self) -> Option<ObjectId> {
         self.next_wanted().or_else(|| {
-            let (after, first) = (self.ret.last.map_or(Unbounded, Excluded), self.ret.last.map_or(Unbounded, Included));
-            let turn = self.ret.todo.range((after, Unbounded)).chain(self.ret.todo.range((Unbounded, first)));
+            let (after, first) = (
+                self.ret.last.map_or(Unbounded, Excluded),
+                self.ret.last.map_or(Unbounded, Included),
+            );
+            let turn = self
+                .ret
+                .todo
+                .range((after, Unbounded))
+                .chain(self.ret.todo.range((Unbounded, first)));
             let next = turn.copied().find(|o| self.may_rebuild(o))?;
             self.ret.last = Some(next);
             self.begin_rebuild(next);
@@ -297,7 +337,11 @@ impl PgShard {
     }
 
     fn begin_rebuild(&mut self, object: ObjectId) {
-        let over = self.log.sessions.iter().filter(|(id, session)| session.is_over() || self.is_gone(**id));
+        let over = self
+            .log
+            .sessions
+            .iter()
+            .filter(|(id, session)| session.is_over() || self.is_gone(**id));
         let over = over.map(|(id, _)| *id).collect();
         self.ret.busy.insert(object, over);
     }
@@ -342,8 +386,15 @@ impl PgShard {
         RecoveryBody::Snap { object, offset, length, known, floor }
     }
 
-    /// The question for a member's sums of a range, which stand for its piece where this shard's bytes match them.
-    pub fn compare_body(&self, object: ObjectId, offset: u64, length: u32, seed: u64) -> RecoveryBody {
+    /// The question for a member's sums of a range, which stand for its piece where this shard's
+    /// bytes match them.
+    pub fn compare_body(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        length: u32,
+        seed: u64,
+    ) -> RecoveryBody {
         let (known, floor) = self.known_and_floor();
         RecoveryBody::Sum { object, offset, length, seed: Some(seed), scrub: false, known, floor }
     }
@@ -356,7 +407,8 @@ impl PgShard {
         let floor = self.log.sessions.iter().filter(|(_, s)| !s.is_over()).map(of).collect();
         let mut known = self.ret.known.clone();
         // what members learn here lets Rule: JoinMark be met
-        let told = self.log.sessions.iter().filter(|(_, s)| s.start.is_some() && self.has(Rule::JoinMark));
+        let told =
+            self.log.sessions.iter().filter(|(_, s)| s.start.is_some() && self.has(Rule::JoinMark));
         for (id, session) in told {
             let mark = known.entry(*id).or_default();
             *mark = (*mark).max(session.stable);
@@ -385,9 +437,9 @@ impl PgShard {
         store.apply(self.pg(), &self.view.pg.profile, object, &piece.changes())
     }
 
-    /// All of an object was rebuilt, of at least this cut. `end`: length of the fragment and end of user data, if the
-    /// object exists. False: it must be rebuilt again, as records beyond the cut were applied before, or as a session ended
-    /// meanwhile of which the pieces say nothing.
+    /// All of an object was rebuilt, of at least this cut. `end`: length of the fragment and end of
+    /// user data, if the object exists. False: it must be rebuilt again, as records beyond the cut
+    /// were applied before, or as a session ended meanwhile of which the pieces say nothing.
     ///
     /// # Errors
     /// Those of the store.
@@ -399,9 +451,10 @@ impl PgShard {
         end: Option<(u64, u64)>,
     ) -> Result<bool, StoreError> {
         let over_before = self.ret.busy.remove(&object).unwrap_or_default();
-        // Members forget a session that has ended once no record of it is left: the pieces hold all that it wrote, and a
-        // record of it that is still here must not be applied over what was written later. But only if it had ended
-        // before they were asked: it may have come, written and gone since.
+        // Members forget a session that has ended once no record of it is left: the pieces hold all
+        // that it wrote, and a record of it that is still here must not be applied over what was
+        // written later. But only if it had ended before they were asked: it may have come, written
+        // and gone since.
         let mut cut = cut.clone();
         let is_here = |id: SessionId| {
             let mut records = self.log.entries.values().map(|entry| &entry.record);
@@ -416,9 +469,12 @@ impl PgShard {
                 }
             }
         }
-        let within = |id: &SessionId, seq: Seq| cut.get(id).is_some_and(|upto| upto.is_none_or(|upto| seq <= upto));
-        let applied_beyond =
-            |e: &super::log::Entry| e.applied && e.record.object == object && !within(&e.record.session, e.record.seq);
+        let within = |id: &SessionId, seq: Seq| {
+            cut.get(id).is_some_and(|upto| upto.is_none_or(|upto| seq <= upto))
+        };
+        let applied_beyond = |e: &super::log::Entry| {
+            e.applied && e.record.object == object && !within(&e.record.session, e.record.seq)
+        };
         if self.log.entries.values().any(applied_beyond) {
             return Ok(false);
         }
@@ -445,8 +501,8 @@ impl PgShard {
         self.ret.unreported.len()
     }
 
-    /// Objects rebuilt and not reported. Rule: ReportSynced - after the next whole sync, files included, tell every
-    /// member, and then call [`PgShard::reported`].
+    /// Objects rebuilt and not reported. Rule: ReportSynced - after the next whole sync, files
+    /// included, tell every member, and then call [`PgShard::reported`].
     pub fn to_report(&self) -> Vec<ObjectId> {
         self.ret.unreported.iter().copied().collect()
     }
@@ -455,7 +511,11 @@ impl PgShard {
     ///
     /// # Errors
     /// Those of the store.
-    pub fn reported(&mut self, store: &mut impl ShardStore, objects: &[ObjectId]) -> Result<(), StoreError> {
+    pub fn reported(
+        &mut self,
+        store: &mut impl ShardStore,
+        objects: &[ObjectId],
+    ) -> Result<(), StoreError> {
         self.ret.unreported.retain(|o| !objects.contains(o));
         if objects.is_empty() { Ok(()) } else { self.note(store, Delta::Done(objects.to_vec())) }
     }
@@ -468,14 +528,16 @@ impl PgShard {
     /// Is the shard whole, so that it may join once everything is synced? Rule: JoinOwed, JoinNeed.
     pub fn can_join(&self) -> bool {
         // one that has ended owes nothing: its records may be gone into rebuilt objects
-        let pays = |(id, s): (&SessionId, &Session)| s.is_over() || self.is_gone(*id) || s.tail() >= s.owed;
+        let pays = |(id, s): (&SessionId, &Session)| {
+            s.is_over() || self.is_gone(*id) || s.tail() >= s.owed
+        };
         let paid = self.log.sessions.iter().all(pays) || !self.has(Rule::JoinOwed);
         let rebuilt = self.to_rebuild() == 0 || !self.has(Rule::JoinNeed);
         self.view.pg.active && self.view.is_joining() && self.ret.complete && paid && rebuilt
     }
 
-    /// The shard is about to join: forgets what was begun. Rule: JoinSync - sync everything, files included, then ask
-    /// the monitor, naming the epoch of this shard's view (Rule: JoinCas).
+    /// The shard is about to join: forgets what was begun. Rule: JoinSync - sync everything, files
+    /// included, then ask the monitor, naming the epoch of this shard's view (Rule: JoinCas).
     ///
     /// # Errors
     /// Those of the store.
@@ -493,7 +555,8 @@ impl PgShard {
         RecoveryBody::Snap { object, offset, length, known: known.clone(), floor: known }
     }
 
-    /// The question for a member's sums of a range, when in-sync shards are compared. `known`: marks heard of meanwhile.
+    /// The question for a member's sums of a range, when in-sync shards are compared. `known`:
+    /// marks heard of meanwhile.
     pub fn scrub_body(
         &self,
         object: ObjectId,
@@ -508,15 +571,31 @@ impl PgShard {
             *mark = (*mark).max(session.settled());
         }
         let known: Vec<(SessionId, Seq)> = known.into_iter().collect();
-        RecoveryBody::Sum { object, offset, length, seed, scrub: true, known: known.clone(), floor: known }
+        RecoveryBody::Sum {
+            object,
+            offset,
+            length,
+            seed,
+            scrub: true,
+            known: known.clone(),
+            floor: known,
+        }
     }
 
-    /// May a range that fails its checksum be replaced by bytes rebuilt from pieces with these marks? This shard must
-    /// have applied nothing that the pieces lack, and hold no direct record there, whose bytes a restart would check.
-    pub fn may_repair(&self, object: ObjectId, range: &std::ops::Range<u64>, pieces: &[&[SessionMark]]) -> bool {
+    /// May a range that fails its checksum be replaced by bytes rebuilt from pieces with these
+    /// marks? This shard must have applied nothing that the pieces lack, and hold no direct record
+    /// there, whose bytes a restart would check.
+    pub fn may_repair(
+        &self,
+        object: ObjectId,
+        range: &std::ops::Range<u64>,
+        pieces: &[&[SessionMark]],
+    ) -> bool {
         let own = self.object_marks(object);
-        // own applied records must lie within the pieces' cut; what is applied here later comes on top
-        let own: Vec<SessionMark> = own.into_iter().map(|m| SessionMark { settled: EVERYTHING, ..m }).collect();
+        // own applied records must lie within the pieces' cut; what is applied here later comes on
+        // top
+        let own: Vec<SessionMark> =
+            own.into_iter().map(|m| SessionMark { settled: EVERYTHING, ..m }).collect();
         let mut all: Vec<&[SessionMark]> = pieces.to_vec();
         all.push(&own);
         let log = self.log.objects.get(&object);
@@ -534,15 +613,27 @@ mod tests {
 
     fn mark(closed: bool, settled: u64, last_applied: u64) -> SessionMark {
         let closed = closed.then_some(EVERYTHING);
-        SessionMark { session: S, settled: Seq::new(settled), closed, last_applied: Seq::new(last_applied) }
+        SessionMark {
+            session: S,
+            settled: Seq::new(settled),
+            closed,
+            last_applied: Seq::new(last_applied),
+        }
     }
 
     #[test]
     fn a_piece_from_before_a_session_that_is_over_by_now_does_not_fit() {
         let (over, nothing) = ([mark(true, 3, 3)], []);
         let cut = |pieces: &[&[SessionMark]]| common_cut(Rules::default(), pieces);
-        assert_eq!(cut(&[&over, &nothing]), Ok(Cut::from([(S, None)])), "asked when it was over: forgotten");
-        assert!(cut(&[&nothing, &over]).is_err(), "it may have come, written and gone between the two");
+        assert_eq!(
+            cut(&[&over, &nothing]),
+            Ok(Cut::from([(S, None)])),
+            "asked when it was over: forgotten"
+        );
+        assert!(
+            cut(&[&nothing, &over]).is_err(),
+            "it may have come, written and gone between the two"
+        );
         assert_eq!(cut(&[&nothing, &nothing]), Ok(Cut::new()));
         assert!(cut(&[&nothing, &[mark(false, 3, 3)]]).is_err(), "a record that the first lacks");
     }
@@ -556,7 +647,10 @@ mod tests {
             "it may have forgotten what the first has not applied"
         );
         assert!(cut(&[&nothing, &[mark(false, 0, 0)]]).is_err());
-        assert_eq!(cut(&[&[mark(false, 3, 3)], &[mark(false, 3, 0)]]), Ok(Cut::from([(S, Some(Seq::new(3)))])));
+        assert_eq!(
+            cut(&[&[mark(false, 3, 3)], &[mark(false, 3, 0)]]),
+            Ok(Cut::from([(S, Some(Seq::new(3)))]))
+        );
         assert_eq!(cut(&[&over, &nothing]), Ok(Cut::from([(S, None)])), "all have all of it");
         assert_eq!(cut(&[&nothing, &nothing]), Ok(Cut::new()));
     }
@@ -567,8 +661,12 @@ mod tests {
             let data = data.iter().map(|(at, bytes)| (*at, Bytes::from_static(bytes))).collect();
             let piece = RebuiltPiece { offset: 4096, length: 2048, data, logical_end: 9 };
             let seen = |change: &Change<'_>| match *change {
-                Change::Punch { offset, length, logical_end: 9 } => (offset, offset + length, false),
-                Change::Write { offset, data, logical_end: 9, .. } => (offset, offset + data.len() as u64, true),
+                Change::Punch { offset, length, logical_end: 9 } => {
+                    (offset, offset + length, false)
+                }
+                Change::Write { offset, data, logical_end: 9, .. } => {
+                    (offset, offset + data.len() as u64, true)
+                }
                 _ => panic!("neither a hole nor data"),
             };
             piece.changes().iter().map(seen).collect::<Vec<_>>()

@@ -1,7 +1,7 @@
 //! The storage seam of a shard, and what goes through it.
 //!
-//! Contract: [`ShardStore::append`] only buffers; the owner flushes before answers leave. Everything else reaches the
-//! page cache before it returns. Positions grow with every append.
+//! Contract: [`ShardStore::append`] only buffers; the owner flushes before answers leave.
+//! Everything else reaches the page cache before it returns. Positions grow with every append.
 
 use crate::fragment::{Placement, stored};
 use bytes::Bytes;
@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// A position in a core's journal: that of an item's first byte. Later items have greater ones.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Lsn(pub u64);
 
 impl Lsn {
@@ -32,7 +34,8 @@ pub enum Payload {
     Nothing,
 }
 
-/// Bytes of whole slots that are in places of the fragment file, beside the old ones if there are such. The journal holds this.
+/// Bytes of whole slots that are in places of the fragment file, beside the old ones if there are
+/// such. The journal holds this.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placed {
     /// Bytes of a slot.
@@ -58,9 +61,11 @@ pub struct Summed {
 }
 
 impl Summed {
-    /// `crcs`: CRC32C of each sector as the frame's receiver made them; not of use if they are not as many as sectors.
+    /// `crcs`: CRC32C of each sector as the frame's receiver made them; not of use if they are not
+    /// as many as sectors.
     pub fn new(bytes: Bytes, crcs: Option<Box<[u32]>>) -> Self {
-        let mut crcs = crcs.filter(|crcs| crcs.len() * Profile::SECTOR_BYTES as usize == bytes.len());
+        let mut crcs =
+            crcs.filter(|crcs| crcs.len() * Profile::SECTOR_BYTES as usize == bytes.len());
         crcs.iter_mut().flatten().for_each(|crc| *crc = stored(*crc));
         Self { bytes, crcs }
     }
@@ -142,7 +147,9 @@ impl Record {
                 Change::Write { lsn, offset, data, crcs: data.crcs(), logical_end }
             }
             (Op::Write, Payload::Direct(crcs)) => Change::Publish { offset, crcs, logical_end },
-            (Op::Write, Payload::Placed(placed)) => Change::Point { lsn, offset, placed, logical_end },
+            (Op::Write, Payload::Placed(placed)) => {
+                Change::Point { lsn, offset, placed, logical_end }
+            }
             (Op::Punch, _) => Change::Punch { offset, length: u64::from(self.length), logical_end },
             (Op::Truncate, _) => Change::Truncate { offset, logical_end },
             (Op::Delete, _) => Change::Delete,
@@ -151,7 +158,8 @@ impl Record {
     }
 }
 
-/// A change of a fragment file. `logical_end` becomes at least, for `Truncate` exactly, what is given.
+/// A change of a fragment file. `logical_end` becomes at least, for `Truncate` exactly, what is
+/// given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change<'a> {
     /// The bytes at `offset` are replaced.
@@ -178,7 +186,8 @@ pub enum Change<'a> {
     },
     /// What [`ShardStore::place`] put into places becomes the bytes of slots.
     Point {
-        /// The record's: until it is trimmed the places that the slots leave are not taken (Rule: PlaceKeep).
+        /// The record's: until it is trimmed the places that the slots leave are not taken (Rule:
+        /// PlaceKeep).
         lsn: Lsn,
         /// In bytes.
         offset: u64,
@@ -209,7 +218,8 @@ pub enum Change<'a> {
     Nothing,
 }
 
-/// A change of what a PG's shard knows beside records. Each is a journal item; replayed in order they give the state.
+/// A change of what a PG's shard knows beside records. Each is a journal item; replayed in order
+/// they give the state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Delta {
     /// Records of the session beyond this are dropped; everything up to it is decided.
@@ -224,12 +234,14 @@ pub enum Delta {
     Done(Vec<ObjectId>),
     /// These objects are no longer dirty for an absent shard.
     Clean(ShardIndex, Vec<ObjectId>),
-    /// The object was rebuilt: its records up to these marks are dropped (`None`: all), which become floors.
+    /// The object was rebuilt: its records up to these marks are dropped (`None`: all), which
+    /// become floors.
     Rebuilt(ObjectId, Vec<(SessionId, Option<Seq>)>),
-    /// Records from this position on, and before this item, are dropped: the bytes of the first one were lost. Their objects
-    /// are to be rebuilt.
+    /// Records from this position on, and before this item, are dropped: the bytes of the first one
+    /// were lost. Their objects are to be rebuilt.
     CutFrom(Lsn),
-    /// An absent shard has noted what it misses, as its dirty list was cut short: only what was trimmed since counts.
+    /// An absent shard has noted what it misses, as its dirty list was cut short: only what was
+    /// trimmed since counts.
     Noted(ShardIndex),
 }
 
@@ -279,10 +291,12 @@ pub trait ShardStore {
     /// `JournalFull` (never for deltas), `NoSpace`, `Io`; nothing was taken.
     fn append(&mut self, pg: PgId, item: Item<'_>) -> Result<Lsn, StoreError>;
 
-    /// Is the whole range of the fragment file hole, as far as can be told without waiting for the disk?
+    /// Is the whole range of the fragment file hole, as far as can be told without waiting for the
+    /// disk?
     fn is_unwritten(&mut self, pg: PgId, object: ObjectId, range: Range<u64>) -> bool;
 
-    /// Puts bytes into a hole of the fragment file, which stays one to readers. Gives the CRC32C of each sector.
+    /// Puts bytes into a hole of the fragment file, which stays one to readers. Gives the CRC32C of
+    /// each sector.
     ///
     /// # Errors
     /// `NoSpace`, `Io`; readers see no change.
@@ -294,13 +308,20 @@ pub trait ShardStore {
         data: &Summed,
     ) -> Result<Box<[u32]>, StoreError>;
 
-    /// Puts the bytes of whole slots into places of the fragment file where no slot lies, and which no record names that may be in the
-    /// journal when it is read again (Rule: PlaceKeep); readers see the old bytes. `None`, with nothing done: these are no whole slots, or
-    /// there is no room for old and new bytes at once.
+    /// Puts the bytes of whole slots into places of the fragment file where no slot lies, and which
+    /// no record names that may be in the journal when it is read again (Rule: PlaceKeep); readers
+    /// see the old bytes. `None`, with nothing done: these are no whole slots, or there is no room
+    /// for old and new bytes at once.
     ///
     /// # Errors
     /// `NoSpace`, `Io`; readers see no change.
-    fn place(&mut self, pg: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Option<Placed>, StoreError>;
+    fn place(
+        &mut self,
+        pg: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Summed,
+    ) -> Result<Option<Placed>, StoreError>;
 
     /// Changes a fragment file, making it if it is missing. Repeating changes is harmless.
     ///
@@ -329,7 +350,9 @@ mod tests {
     #[test]
     fn sums_count_if_they_are_of_all_sectors() {
         let bytes = Bytes::from([[1; 512], [2; 512]].concat());
-        let sums = |crcs: &[u32]| Summed::new(bytes.clone(), Some(crcs.into())).crcs().map(<[u32]>::to_vec);
+        let sums = |crcs: &[u32]| {
+            Summed::new(bytes.clone(), Some(crcs.into())).crcs().map(<[u32]>::to_vec)
+        };
         let found: Vec<u32> = bytes.chunks(512).map(crc32c::crc32c).collect();
         assert_eq!(sums(&found), Some(bytes.chunks(512).map(sector_crc).collect()));
         assert_eq!(sums(&[0, 7]), Some(vec![1, 7]), "0 is a hole's");

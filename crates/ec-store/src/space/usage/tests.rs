@@ -1,5 +1,5 @@
-//! Interleavings of a core that places what it has and one that adds up, by `loom`; and the other order of looking, which
-//! must be caught.
+//! Interleavings of a core that places what it has and one that adds up, by `loom`; and the other
+//! order of looking, which must be caught.
 
 use super::*;
 use loom::sync::Arc;
@@ -20,12 +20,14 @@ impl Count for Modelled {
     }
 }
 
-/// One core takes a record and places it and one from before, and another adds up meanwhile by `taken`.
+/// One core takes a record and places it and one from before, and another adds up meanwhile by
+/// `taken`.
 fn nothing_is_left_out(taken: fn(&Usage<Modelled>) -> u64) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
-        let core = |unplaced| CoreUse { written: Modelled::new(0), unplaced: Modelled::new(unplaced) };
+        let core =
+            |unplaced| CoreUse { written: Modelled::new(0), unplaced: Modelled::new(unplaced) };
         let usage = Arc::new(Usage::new([core(10), core(0)].into_iter()));
         let other = Arc::clone(&usage);
         let thread = thread::spawn(move || {

@@ -1,6 +1,6 @@
-//! Interleavings of a worker that ends and those who post to it, with up to three preemptions, by `loom`; and two wrong
-//! ways, which must be caught. The queue of the model promises less than the real one: a look at it may miss what another
-//! thread has put there.
+//! Interleavings of a worker that ends and those who post to it, with up to three preemptions, by
+//! `loom`; and two wrong ways, which must be caught. The queue of the model promises less than the
+//! real one: a look at it may miss what another thread has put there.
 
 use super::*;
 use loom::sync::Arc;
@@ -96,8 +96,9 @@ impl Letters for Hasty {
     }
 }
 
-/// A canary: the end only says so, without an exchange. (`loom` takes no sequentially consistent operation for more than
-/// an acquiring or releasing one; with the order of those the real queue would be seen all the same.)
+/// A canary: the end only says so, without an exchange. (`loom` takes no sequentially consistent
+/// operation for more than an acquiring or releasing one; with the order of those the real queue
+/// would be seen all the same.)
 struct Silent(ModelledBox);
 
 impl Letters for Silent {
@@ -141,9 +142,13 @@ fn nothing_stays<L: Letters>(posters: u32) {
             accepted |= u32::from(thread.join().expect("no panic")) << poster;
         }
         assert_eq!(run & dropped, 0, "what was run is not dropped");
-        assert!(letters.inner().is_empty(), "something stays in the queue of a worker that has ended");
+        assert!(
+            letters.inner().is_empty(),
+            "something stays in the queue of a worker that has ended"
+        );
         assert!(!letters.post(1 << posters), "nothing is posted any more");
-        // Without another who came too late, what was accepted and not run was dropped by the worker.
+        // Without another who came too late, what was accepted and not run was dropped by the
+        // worker.
         assert!(posters > 1 || accepted & !(run | dropped) == 0, "dropped by nobody");
     });
 }
@@ -175,6 +180,9 @@ fn nothing_is_accepted_after_the_end() {
     assert_eq!(woken, 1, "the second finds it awake");
     assert!(!mailbox.prepare_to_sleep(), "there is something");
     mailbox.close();
-    assert_eq!((mailbox.len(), mailbox.pop(), mailbox.pop(), mailbox.pop()), (2, Some(1), Some(2), None));
+    assert_eq!(
+        (mailbox.len(), mailbox.pop(), mailbox.pop(), mailbox.pop()),
+        (2, Some(1), Some(2), None)
+    );
     assert!(!mailbox.post(3, || {}) && mailbox.is_empty());
 }

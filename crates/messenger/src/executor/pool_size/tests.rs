@@ -1,5 +1,5 @@
-//! Interleavings of whoever has jobs and threads that grow tired of waiting, with up to three preemptions, by `loom`; and
-//! a thread that leaves carelessly, which must be caught.
+//! Interleavings of whoever has jobs and threads that grow tired of waiting, with up to three
+//! preemptions, by `loom`; and a thread that leaves carelessly, which must be caught.
 
 use super::*;
 use loom::sync::atomic::AtomicUsize as Modelled;
@@ -74,7 +74,8 @@ impl Pool {
     }
 }
 
-/// Jobs come one after the other while threads leave as soon as they may; in the end every job has run.
+/// Jobs come one after the other while threads leave as soon as they may; in the end every job has
+/// run.
 fn no_job_is_left(jobs: usize, preemptions: usize, looks_under_the_gate: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);

@@ -41,7 +41,8 @@ impl Moving {
 
     fn send(&self, bit: usize) {
         self.frames.fetch_or(bit, Ordering::Release);
-        if self.wake_once.give() && self.attachment_map.slot(self.attachment_map.home()) == Some(9) {
+        if self.wake_once.give() && self.attachment_map.slot(self.attachment_map.home()) == Some(9)
+        {
             self.told.store(true, Ordering::Release);
         }
     }

@@ -1,4 +1,5 @@
-//! The life of a connection's TCP connections: dialling, handshakes of both sides, loss, and the end.
+//! The life of a connection's TCP connections: dialling, handshakes of both sides, loss, and the
+//! end.
 
 use super::*;
 
@@ -49,11 +50,13 @@ fn not_lent(error: &std::io::Error) {
 }
 
 impl Handle {
-    /// Makes a connection that lives on `worker`, and keeps it: it dials, and dials again whenever TCP is lost, until it
-    /// is closed. Returns at once; what is sent before the connection is up waits. `factory` makes, on the worker, the
-    /// service for what the peer sends of its own and for events.
+    /// Makes a connection that lives on `worker`, and keeps it: it dials, and dials again whenever
+    /// TCP is lost, until it is closed. Returns at once; what is sent before the connection is up
+    /// waits. `factory` makes, on the worker, the service for what the peer sends of its own and
+    /// for events.
     ///
-    /// A frame that no resend could mend, and a panic of the service, begin a new incarnation ([`StateEvent::Reset`]).
+    /// A frame that no resend could mend, and a panic of the service, begin a new incarnation
+    /// ([`StateEvent::Reset`]).
     ///
     /// # Panics
     /// If there is no such worker.
@@ -68,8 +71,8 @@ impl Handle {
     }
 }
 
-/// A connection on its way to its worker. If it never gets there, because the runtime has stopped or the service could
-/// not be made, the connection is closed, so that nobody waits for it.
+/// A connection on its way to its worker. If it never gets there, because the runtime has stopped
+/// or the service could not be made, the connection is closed, so that nobody waits for it.
 struct Order {
     connection: Connection,
     taken: bool,
@@ -108,9 +111,19 @@ impl Drop for Order {
 
 impl Driver {
     /// The driver of a session that begins on the accepting side.
-    pub(crate) fn accepting(connection: Connection, listening: Arc<Listening>, cookie: u128) -> Driver {
+    pub(crate) fn accepting(
+        connection: Connection,
+        listening: Arc<Listening>,
+        cookie: u128,
+    ) -> Driver {
         let (incarnation, now) = (fastrand::u64(1..), Instant::now());
-        let role = Role::Accepting(Acceptance { listening, cookie, incarnation, idle_since: now, asked: false });
+        let role = Role::Accepting(Acceptance {
+            listening,
+            cookie,
+            incarnation,
+            idle_since: now,
+            asked: false,
+        });
         Driver::new(connection, role, now)
     }
 
@@ -130,7 +143,8 @@ impl Driver {
 
     fn codec(&self, cx: &Cx<'_>) -> FrameCodec {
         let config = self.connection.config();
-        FrameCodec::new(config.limits, Arc::clone(cx.worker.pool())).with_block_crcs(config.block_crcs)
+        FrameCodec::new(config.limits, Arc::clone(cx.worker.pool()))
+            .with_block_crcs(config.block_crcs)
     }
 
     /// Accepting side: the first socket of a new session.
@@ -143,12 +157,14 @@ impl Driver {
         }
     }
 
-    /// Accepting side: another socket for this session. Ends the session and gives the socket back if it cannot go on.
+    /// Accepting side: another socket for this session. Ends the session and gives the socket back
+    /// if it cannot go on.
     pub(crate) fn take_over(&mut self, cx: &Cx<'_>, accepted: Accepted) -> Option<Accepted> {
         let Role::Accepting(acceptance) = &self.role else { return None };
         let incarnation = acceptance.incarnation;
         let resume = accepted.hello.resume.filter(|resume| resume.incarnation == incarnation);
-        let resumed = resume.is_some_and(|resume| self.connection.core().session.resume(resume.received).is_ok());
+        let resumed = resume
+            .is_some_and(|resume| self.connection.core().session.resume(resume.received).is_ok());
         if !resumed {
             self.finish(cx, &CloseReason::Replaced);
             return Some(accepted);
@@ -226,7 +242,8 @@ impl Driver {
         let waiting = Link::Waiting { until: now };
         if let Link::Dialing { stream, .. } = std::mem::replace(&mut self.link, waiting) {
             let (out, buf, fds) = (handshake::encode(&hello), BytesMut::new(), Vec::new());
-            self.link = Link::Greeting(Box::new(Greeting { stream, until, out, offer, sender, buf, fds }));
+            self.link =
+                Link::Greeting(Box::new(Greeting { stream, until, out, offer, sender, buf, fds }));
         }
         self.greet(cx, now)
     }
@@ -269,7 +286,11 @@ impl Driver {
                 }
             }
             match stream.read_with(&mut chunk, fds) {
-                Ok(0) => return Err(Fault::Lost("the peer closed the connection in the handshake".into())),
+                Ok(0) => {
+                    return Err(Fault::Lost(
+                        "the peer closed the connection in the handshake".into(),
+                    ));
+                }
                 Ok(count) => buf.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -293,7 +314,8 @@ impl Driver {
         }
         let receiver = match &mut self.link {
             Link::Greeting(greeting) if welcome.features & FEATURE_LENDING != 0 => {
-                let accepted = cx.worker.handle().lending().accept(std::mem::take(&mut greeting.fds));
+                let accepted =
+                    cx.worker.handle().lending().accept(std::mem::take(&mut greeting.fds));
                 connector.no_lending = true;
                 Some(accepted.inspect_err(not_lent)?)
             }
@@ -321,9 +343,15 @@ impl Driver {
             }
         }
         let codec = self.codec(cx);
-        if let Link::Greeting(greeting) = std::mem::replace(&mut self.link, Link::Waiting { until: now }) {
+        if let Link::Greeting(greeting) =
+            std::mem::replace(&mut self.link, Link::Waiting { until: now })
+        {
             let Greeting { stream, sender, buf, .. } = *greeting;
-            let lending = sender.zip(receiver).map(|(sender, receiver)| WireShm { sender, receiver, offer: None });
+            let lending = sender.zip(receiver).map(|(sender, receiver)| WireShm {
+                sender,
+                receiver,
+                offer: None,
+            });
             self.went_up(Wire::new(stream, codec, buf, Bytes::new()).with_lending(lending));
         }
         let event = StateEvent::Up { resumed: welcome.resumed.is_some(), cluster: welcome.cluster };
@@ -333,7 +361,9 @@ impl Driver {
     }
 
     fn tell(&self, cx: &Cx<'_>, event: &StateEvent) {
-        cx.worker.guard("a service's on_state", || cx.service.on_state(cx.worker, &self.connection, event));
+        cx.worker.guard("a service's on_state", || {
+            cx.service.on_state(cx.worker, &self.connection, event)
+        });
     }
 
     fn reset(&mut self, cx: &Cx<'_>) {
@@ -364,7 +394,9 @@ impl Driver {
             }
             Fault::Panic => self.give_up(cx, CloseReason::Panic, now),
             Fault::Rest => self.rest(now),
-            Fault::Refused(refusal @ (Refusal::Busy | Refusal::Full(_))) => self.lose(cx, refusal.to_string(), now),
+            Fault::Refused(refusal @ (Refusal::Busy | Refusal::Full(_))) => {
+                self.lose(cx, refusal.to_string(), now)
+            }
             Fault::Refused(refusal) => {
                 tracing::warn!(%peer, %refusal, "connection refused");
                 self.tell(cx, &StateEvent::Refused(refusal.clone()));
@@ -385,7 +417,8 @@ impl Driver {
         }
     }
 
-    /// The peer has ended the session by agreement: it begins anew with what is queued by now, or when something is.
+    /// The peer has ended the session by agreement: it begins anew with what is queued by now, or
+    /// when something is.
     fn rest(&mut self, now: Instant) {
         let Role::Connecting(connector) = &mut self.role else { return };
         (connector.incarnation, connector.agreed, connector.rested) = (None, false, true);
@@ -433,13 +466,16 @@ impl Driver {
         }
         cx.worker.counters().connections_closed.add(1);
         tracing::debug!(peer = %self.connection.peer(), %reason, "connection closed");
-        cx.worker.guard("a service's on_close", || cx.service.on_close(cx.worker, &self.connection, reason));
+        cx.worker.guard("a service's on_close", || {
+            cx.service.on_close(cx.worker, &self.connection, reason)
+        });
         if let Some(accepted) = waiting {
             listener::admit(cx.worker, accepted);
         }
     }
 
-    /// The runtime stops: the connecting side says goodbye, the accepting side only sends what is queued.
+    /// The runtime stops: the connecting side says goodbye, the accepting side only sends what is
+    /// queued.
     pub(crate) fn begin_shutdown(&mut self, cx: &Cx<'_>) {
         match (&self.role, &self.link) {
             (Role::Accepting(_), _) => {}
@@ -456,7 +492,8 @@ impl Driver {
     }
 }
 
-/// Exponential, with jitter over the upper half, so that many clients of a restarted daemon do not come at once.
+/// Exponential, with jitter over the upper half, so that many clients of a restarted daemon do not
+/// come at once.
 pub(super) fn backoff(attempts: u32, min: Duration, max: Duration) -> Duration {
     let full = min.saturating_mul(1 << attempts.min(16)).min(max);
     full.mul_f64(0.5 + fastrand::f64() / 2.0)

@@ -16,7 +16,13 @@ impl Word for Modelled {
         Modelled::swap(self, bits, order)
     }
 
-    fn compare_exchange(&self, current: u32, new: u32, done: Ordering, failed: Ordering) -> Result<u32, u32> {
+    fn compare_exchange(
+        &self,
+        current: u32,
+        new: u32,
+        done: Ordering,
+        failed: Ordering,
+    ) -> Result<u32, u32> {
         Modelled::compare_exchange(self, current, new, done, failed)
     }
 }
@@ -116,7 +122,8 @@ impl<D: Door> Run for Patient<D> {
         self.door.enter(1).is_some()
     }
 
-    /// Goes in or leaves a mark, reads until the socket is empty, and goes on for the marks of others.
+    /// Goes in or leaves a mark, reads until the socket is empty, and goes on for the marks of
+    /// others.
     fn run(&self, reasons: u32) {
         let Some(mut reasons) = self.door.enter(reasons) else { return };
         loop {
@@ -132,10 +139,12 @@ impl<D: Door> Run for Patient<D> {
     }
 }
 
-/// Each of `workers` threads sees something new arrive and runs; in the end all of it must have been read.
+/// Each of `workers` threads sees something new arrive and runs; in the end all of it must have
+/// been read.
 fn no_arrival_is_lost<C: Run>(workers: u32) {
     let mut model = loom::model::Builder::new();
-    // Three switches between threads where none had to be: more makes the model of three workers take minutes.
+    // Three switches between threads where none had to be: more makes the model of three workers
+    // take minutes.
     model.preemption_bound = Some(3);
     model.check(move || {
         let connection = Arc::new(C::default());
@@ -180,7 +189,11 @@ struct Budgeted<const NOTES: bool> {
 
 impl<const NOTES: bool> Default for Budgeted<NOTES> {
     fn default() -> Self {
-        Budgeted { lock_queue: LockQueue::default(), socket: Socket::default(), readable: Modelled::new(0) }
+        Budgeted {
+            lock_queue: LockQueue::default(),
+            socket: Socket::default(),
+            readable: Modelled::new(0),
+        }
     }
 }
 
@@ -212,7 +225,8 @@ impl<const NOTES: bool> Run for Budgeted<NOTES> {
 impl<const NOTES: bool> Budgeted<NOTES> {
     fn note(&self, marks: u32) {
         if NOTES {
-            self.readable.store(self.readable.load(Ordering::Relaxed) | (marks & !AGAIN), Ordering::Relaxed);
+            self.readable
+                .store(self.readable.load(Ordering::Relaxed) | (marks & !AGAIN), Ordering::Relaxed);
         }
     }
 

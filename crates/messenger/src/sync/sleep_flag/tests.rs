@@ -1,4 +1,5 @@
-//! Interleavings of a worker and those who have something for it, with up to three preemptions, by `loom`; and two wrong ways, which must be caught.
+//! Interleavings of a worker and those who have something for it, with up to three preemptions, by
+//! `loom`; and two wrong ways, which must be caught.
 
 use super::*;
 use loom::sync::Arc;
@@ -46,7 +47,8 @@ impl Bed for SleepFlag<ModelledFlag> {
     }
 }
 
-/// A canary: the flag is written and read, not exchanged, so that neither needs to see what the other did.
+/// A canary: the flag is written and read, not exchanged, so that neither needs to see what the
+/// other did.
 #[derive(Default)]
 struct Unordered(SleepFlag<ModelledFlag>);
 
@@ -81,7 +83,8 @@ impl<B: Bed> Room<B> {
         }
     }
 
-    /// Works until it waits for the descriptor. Gives what it had seen by then. `looks_again`: as the contract wants.
+    /// Works until it waits for the descriptor. Gives what it had seen by then. `looks_again`: as
+    /// the contract wants.
     fn work_until_asleep(&self, looks_again: bool) -> u32 {
         let mut done = 0;
         loop {
@@ -101,7 +104,8 @@ fn nothing_lies_there<B: Bed>(givers: u32, looks_again: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
-        let room = Arc::new(Room { bed: B::default(), given: Modelled::new(0), woken: Modelled::new(0) });
+        let room =
+            Arc::new(Room { bed: B::default(), given: Modelled::new(0), woken: Modelled::new(0) });
         let threads: Vec<_> = (0..givers)
             .map(|giver| {
                 let room = Arc::clone(&room);
@@ -110,7 +114,8 @@ fn nothing_lies_there<B: Bed>(givers: u32, looks_again: bool) {
             .collect();
         let seen = room.work_until_asleep(looks_again);
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        let (given, woken) = (room.given.load(Ordering::Acquire), room.woken.load(Ordering::Acquire));
+        let (given, woken) =
+            (room.given.load(Ordering::Acquire), room.woken.load(Ordering::Acquire));
         assert!(seen == given || woken != 0, "the worker sleeps on what is there");
     });
 }

@@ -1,5 +1,5 @@
-//! Interleavings of those who have something and the one who is told, with up to three preemptions, by `loom`; and two
-//! wrong ways, which must be caught.
+//! Interleavings of those who have something and the one who is told, with up to three preemptions,
+//! by `loom`; and two wrong ways, which must be caught.
 
 use super::*;
 use loom::sync::Arc;
@@ -46,8 +46,8 @@ impl Board for Written {
 #[derive(Default)]
 struct Room<B> {
     board: B,
-    /// What was ever put there, as bits: for a task what its futures wait for, for a connection what it has to send, and
-    /// that it is not full any more.
+    /// What was ever put there, as bits: for a task what its futures wait for, for a connection
+    /// what it has to send, and that it is not full any more.
     given: Modelled,
     /// How often it stands in the run queue.
     queued: Modelled,
@@ -78,7 +78,8 @@ impl<B: Board> Room<B> {
     }
 }
 
-/// So many threads have something for a task that is queued already; in the end all of it must have been seen.
+/// So many threads have something for a task that is queued already; in the end all of it must have
+/// been seen.
 fn nothing_is_overlooked<B: Board>(givers: u32, takes_first: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

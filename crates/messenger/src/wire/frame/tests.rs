@@ -7,7 +7,11 @@ fn codec(limits: FrameLimits) -> FrameCodec {
 }
 
 fn message() -> impl Strategy<Value = Message> {
-    let class = prop_oneof![Just(TrafficClass::Control), Just(TrafficClass::Client), Just(TrafficClass::Background)];
+    let class = prop_oneof![
+        Just(TrafficClass::Control),
+        Just(TrafficClass::Client),
+        Just(TrafficClass::Background)
+    ];
     let bytes = |max| proptest::collection::vec(any::<u8>(), 0..max).prop_map(Bytes::from);
     (class, any::<u16>(), any::<u32>(), any::<u64>(), bytes(600), bytes(9000)).prop_map(
         |(class, kind, flags, id, front, data)| {
@@ -20,7 +24,11 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 fn frames() -> impl Strategy<Value = Vec<Frame>> {
-    let frame = (any::<u64>(), any::<u64>(), message()).prop_map(|(seq, ack, message)| Frame { seq, ack, message });
+    let frame = (any::<u64>(), any::<u64>(), message()).prop_map(|(seq, ack, message)| Frame {
+        seq,
+        ack,
+        message,
+    });
     proptest::collection::vec(frame, 1..5)
 }
 
@@ -38,7 +46,9 @@ fn refused(bytes: &[u8], limits: FrameLimits) -> FrameError {
     match codec.decode(&mut src) {
         Err(CodecError::Frame(error)) => {
             // Once refused, always refused: nothing after a bad frame is trusted.
-            assert!(matches!(codec.decode(&mut src), Err(CodecError::Frame(again)) if again == error));
+            assert!(
+                matches!(codec.decode(&mut src), Err(CodecError::Frame(again)) if again == error)
+            );
             error
         }
         other => panic!("taken: {other:?}"),
@@ -49,8 +59,10 @@ fn refused(bytes: &[u8], limits: FrameLimits) -> FrameError {
 fn data_that_nobody_offered_is_not_borrowed() {
     let data = Bytes::from_static(&[1; 9000]);
     let message = Message::new(TrafficClass::Client, 7, Bytes::new(), data);
-    for (lease, error) in [(Some(RegionLease { at: 0, slot: 0 }), FrameError::RegionLease), (None, FrameError::DataCrc)]
-    {
+    for (lease, error) in [
+        (Some(RegionLease { at: 0, slot: 0 }), FrameError::RegionLease),
+        (None, FrameError::DataCrc),
+    ] {
         let mut out = BytesMut::new();
         put_header_and_front(1, 0, &message, true, &mut out);
         match lease {
@@ -115,7 +127,12 @@ proptest! {
 
 #[test]
 fn every_reason_has_its_error() {
-    let message = Message::new(TrafficClass::Client, 1, Bytes::from_static(b"front"), Bytes::from_static(b"data"));
+    let message = Message::new(
+        TrafficClass::Client,
+        1,
+        Bytes::from_static(b"front"),
+        Bytes::from_static(b"data"),
+    );
     let good = encode(&[Frame { seq: 1, ack: 0, message }]);
     let limits = FrameLimits::default();
     let changed = |at: usize, value: u8, seal: bool| {
@@ -127,15 +144,24 @@ fn every_reason_has_its_error() {
         bytes
     };
     assert!(matches!(refused(&changed(0, 0, true), limits), FrameError::BadMagic(_)));
-    assert_eq!(refused(&changed(4, 9, true), limits), FrameError::BadVersion { theirs: 9, ours: FRAME_VERSION });
+    assert_eq!(
+        refused(&changed(4, 9, true), limits),
+        FrameError::BadVersion { theirs: 9, ours: FRAME_VERSION }
+    );
     assert_eq!(refused(&changed(5, 0, true), limits), FrameError::UnknownClass(0));
     assert_eq!(refused(&changed(8, 1, false), limits), FrameError::HeaderCrc);
     assert_eq!(refused(&changed(HEADER_BYTES, 0, false), limits), FrameError::FrontCrc);
     assert_eq!(refused(&changed(HEADER_BYTES + 5, 0, false), limits), FrameError::DataCrc);
     let max = FRONT_BYTES_MAX;
-    assert_eq!(refused(&changed(39, 0xff, true), limits), FrameError::FrontTooLong { len: 0xff00_0005, max });
+    assert_eq!(
+        refused(&changed(39, 0xff, true), limits),
+        FrameError::FrontTooLong { len: 0xff00_0005, max }
+    );
     let max = DATA_BYTES_MAX;
-    assert_eq!(refused(&changed(43, 0xff, true), limits), FrameError::DataTooLong { len: 0xff00_0004, max });
+    assert_eq!(
+        refused(&changed(43, 0xff, true), limits),
+        FrameError::DataTooLong { len: 0xff00_0004, max }
+    );
     let tight = FrameLimits { front_bytes_max: 4, data_bytes_max: 3 };
     assert_eq!(refused(&good, tight), FrameError::FrontTooLong { len: 5, max: 4 });
 }
@@ -155,8 +181,8 @@ fn header_bytes_are_as_documented() {
     let bytes = encode(&[Frame { seq: 8, ack: 9, message }]);
     assert_eq!(bytes.len(), OVERHEAD_BYTES + 2);
     let golden = [
-        b'T', b'R', b'F', b'L', 1, 3, 2, 1, 6, 5, 4, 3, 7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0,
-        0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0,
+        b'T', b'R', b'F', b'L', 1, 3, 2, 1, 6, 5, 4, 3, 7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0,
+        0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!(bytes[..44], golden);
 }
@@ -164,26 +190,37 @@ fn header_bytes_are_as_documented() {
 #[test]
 fn data_lies_on_pages() {
     let data = Bytes::from(vec![5; 10_000]);
-    let mut bytes =
-        encode(&[Frame { seq: 1, ack: 0, message: Message::new(TrafficClass::Client, 1, Bytes::new(), data) }]);
+    let mut bytes = encode(&[Frame {
+        seq: 1,
+        ack: 0,
+        message: Message::new(TrafficClass::Client, 1, Bytes::new(), data),
+    }]);
     let frame = codec(FrameLimits::default()).decode(&mut bytes).expect("valid").expect("whole");
     assert_eq!(frame.message.data.as_ptr().addr() % crate::io::buffer::PAGE_BYTES, 0);
 }
 
 #[test]
 fn sums_of_blocks_come_if_they_are_wanted() {
-    for (len, wanted, made) in [(2048, true, true), (2048, false, false), (2047, true, false), (0, true, false)] {
+    for (len, wanted, made) in
+        [(2048, true, true), (2048, false, false), (2047, true, false), (0, true, false)]
+    {
         let data = Bytes::from_iter((0..len).map(|at| (at * 7) as u8));
         let message = Message::new(TrafficClass::Client, 1, Bytes::new(), data.clone());
         let good = encode(&[Frame { seq: 1, ack: 0, message }]);
-        let decode = |mut bytes: BytesMut| codec(FrameLimits::default()).with_block_crcs(wanted).decode(&mut bytes);
+        let decode = |mut bytes: BytesMut| {
+            codec(FrameLimits::default()).with_block_crcs(wanted).decode(&mut bytes)
+        };
         let message = decode(good.clone()).expect("valid").expect("whole").message;
-        let expected = made.then(|| data.chunks(crate::wire::checksum::BLOCK_BYTES).map(crc32c::crc32c).collect());
+        let expected = made
+            .then(|| data.chunks(crate::wire::checksum::BLOCK_BYTES).map(crc32c::crc32c).collect());
         assert_eq!((message.block_crcs, message.data_crc), (expected, Some(crc32c::crc32c(&data))));
         for at in (0..len).step_by(300) {
             let mut bad = good.clone();
             bad[HEADER_BYTES + at] ^= 0x10;
-            assert!(matches!(decode(bad), Err(CodecError::Frame(FrameError::DataCrc))), "byte {at} of {len}");
+            assert!(
+                matches!(decode(bad), Err(CodecError::Frame(FrameError::DataCrc))),
+                "byte {at} of {len}"
+            );
         }
     }
 }

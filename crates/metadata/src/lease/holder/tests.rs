@@ -1,6 +1,7 @@
 use super::*;
 
-const LIVE: Moment = Moment { now: Duration::from_secs(1), until: Duration::from_secs(9), epoch: Epoch::new(5) };
+const LIVE: Moment =
+    Moment { now: Duration::from_secs(1), until: Duration::from_secs(9), epoch: Epoch::new(5) };
 
 fn grant(mode: LeaseMode, token: u64) -> Grant {
     Grant { mode, token, epoch: Epoch::new(5) }
@@ -20,8 +21,15 @@ fn nothing_begins_after_the_end_or_with_an_older_map() {
     assert_eq!(holder.permits(read, LIVE), Permit::Go);
     assert_eq!(holder.permits(Some(LeaseMode::Write), LIVE), Permit::NotHeld);
     assert_eq!(holder.permits(read, Moment { now: LIVE.until, ..LIVE }), Permit::Expired);
-    assert_eq!(holder.permits(read, Moment { epoch: Epoch::new(4), ..LIVE }), Permit::OldMap(Epoch::new(5)));
-    assert_eq!(holder.permits(None, Moment { now: LIVE.until, ..LIVE }), Permit::Go, "what needs no lease goes on");
+    assert_eq!(
+        holder.permits(read, Moment { epoch: Epoch::new(4), ..LIVE }),
+        Permit::OldMap(Epoch::new(5))
+    );
+    assert_eq!(
+        holder.permits(None, Moment { now: LIVE.until, ..LIVE }),
+        Permit::Go,
+        "what needs no lease goes on"
+    );
 }
 
 #[test]
@@ -61,7 +69,11 @@ fn writes_begun_after_a_sync_are_not_covered_by_it() {
     assert_eq!(holder.recall(Some(LeaseMode::Read)), RecallStep::Begin);
     assert_eq!(holder.recall(None), RecallStep::Merged);
     holder.gave_back(Some(LeaseMode::Read));
-    assert_eq!(holder.recalled(Some(Some(LeaseMode::Read))), Some(None), "the second recall asks for more");
+    assert_eq!(
+        holder.recalled(Some(Some(LeaseMode::Read))),
+        Some(None),
+        "the second recall asks for more"
+    );
     holder.gave_back(None);
     assert_eq!(holder.mode(), None);
 }

@@ -8,8 +8,13 @@ use proptest::prelude::*;
 use protocol::namespace::{ACL_ACCESS, ACL_DEFAULT, Attr, Caller, NamespaceOp, SetAttr};
 
 fn list(entries: &[(Tag, u32)]) -> Acl {
-    Acl::new(entries.iter().map(|(tag, permissions)| Entry { tag: *tag, permissions: *permissions }).collect())
-        .expect("well-formed")
+    Acl::new(
+        entries
+            .iter()
+            .map(|(tag, permissions)| Entry { tag: *tag, permissions: *permissions })
+            .collect(),
+    )
+    .expect("well-formed")
 }
 
 /// Owner, user 7, group, mask and others.
@@ -36,7 +41,11 @@ fn set(ns: &mut Namespace<MemoryStore>, gfid: Gfid, kind: AclKind, acl: &Acl) ->
 }
 
 fn chmod(gfid: Gfid, mode: u32) -> NamespaceOp {
-    NamespaceOp::SetAttr { gfid, set: SetAttr { mode: Some(mode), ..SetAttr::default() }, sync: false }
+    NamespaceOp::SetAttr {
+        gfid,
+        set: SetAttr { mode: Some(mode), ..SetAttr::default() },
+        sync: false,
+    }
 }
 
 fn names(ns: &mut Namespace<MemoryStore>, gfid: Gfid) -> Reply {
@@ -101,7 +110,8 @@ fn an_acl_is_removed_whether_it_is_there_or_not() {
     let file = made(&mut ns, &create(Gfid::ROOT, b"f", FileKind::Regular)).gfid;
     set(&mut ns, file, AclKind::Access, &named(7, 7, 1, 3, 0));
     for _ in 0..2 {
-        let attr = made(&mut ns, &NamespaceOp::RemoveXattr { gfid: file, name: ACL_ACCESS.to_vec() });
+        let attr =
+            made(&mut ns, &NamespaceOp::RemoveXattr { gfid: file, name: ACL_ACCESS.to_vec() });
         assert_eq!((attr.mode, attr.has_xattrs), (0o730, false), "the mode stays");
     }
     check(&ns);
@@ -118,9 +128,17 @@ fn new_files_inherit_the_default_acl_and_directories_keep_it() {
         other => other,
     };
     let plain = made(&mut ns, &with(create(dir, b"before", FileKind::Regular), 0o666, 0o027));
-    assert_eq!((plain.mode, plain.has_xattrs), (0o640, false), "without a default ACL the umask counts");
+    assert_eq!(
+        (plain.mode, plain.has_xattrs),
+        (0o640, false),
+        "without a default ACL the umask counts"
+    );
     let default = named(7, 7, 5, 7, 0);
-    assert_eq!(set(&mut ns, dir, AclKind::Default, &default).mode, 0o640, "it says nothing of the directory");
+    assert_eq!(
+        set(&mut ns, dir, AclKind::Default, &default).mode,
+        0o640,
+        "it says nothing of the directory"
+    );
     let file = made(&mut ns, &with(create(dir, b"f", FileKind::Regular), 0o666, 0o777));
     assert_eq!((file.mode, file.has_xattrs), (0o660, true));
     assert_eq!(get(&mut ns, file.gfid, AclKind::Access), Some(named(6, 7, 5, 6, 0)));
@@ -129,7 +147,10 @@ fn new_files_inherit_the_default_acl_and_directories_keep_it() {
     assert_eq!(sub.mode, 0o750);
     assert_eq!(get(&mut ns, sub.gfid, AclKind::Access), Some(named(7, 7, 5, 5, 0)));
     assert_eq!(get(&mut ns, sub.gfid, AclKind::Default), Some(default));
-    assert_eq!(names(&mut ns, sub.gfid), Reply::Bytes([ACL_ACCESS, b"\0", ACL_DEFAULT, b"\0"].concat()));
+    assert_eq!(
+        names(&mut ns, sub.gfid),
+        Reply::Bytes([ACL_ACCESS, b"\0", ACL_DEFAULT, b"\0"].concat())
+    );
     let link = made(&mut ns, &with(create(dir, b"l", FileKind::Symlink), 0o777, 0));
     assert_eq!((link.mode, link.has_xattrs), (0o777, false));
     set(&mut ns, dir, AclKind::Default, &minimal(6, 4, 0));

@@ -1,7 +1,10 @@
-//! A naive tree: one map of nodes, every rule written out as POSIX says it, nothing shared with the code under test.
+//! A naive tree: one map of nodes, every rule written out as POSIX says it, nothing shared with the
+//! code under test.
 
 use protocol::Gfid;
-use protocol::namespace::{Attr, FileKind, NamespaceOp, RenameMode, Reply, SetAttr, Timestamp};
+use protocol::namespace::{
+    Attr, FileKind, Footprint, NamespaceOp, RenameMode, Reply, SetAttr, Timestamp,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]
@@ -55,7 +58,9 @@ impl Oracle {
         let node = self.nodes.remove(&gfid).expect("exists");
         match node.attr.kind {
             FileKind::Regular => drop(self.purged.insert(gfid)),
-            FileKind::Directory => drop(self.gone.insert(gfid, Attr { has_xattrs: false, ..node.attr })),
+            FileKind::Directory => {
+                self.gone.insert(gfid, Attr { has_xattrs: false, ..node.attr });
+            }
             _ => {}
         }
     }
@@ -100,7 +105,8 @@ impl Oracle {
 
     /// Recomputes what a directory's attributes follow from, and stamps it.
     fn stamp_dir(&mut self, gfid: Gfid, now: Timestamp) {
-        let subdirs = self.nodes[&gfid].children.values().filter(|c| self.is_dir(**c)).count() as u32;
+        let subdirs =
+            self.nodes[&gfid].children.values().filter(|c| self.is_dir(**c)).count() as u32;
         let node = self.nodes.get_mut(&gfid).expect("exists");
         node.attr.nlink = 2 + subdirs;
         node.attr.size = node.children.len() as u64;
@@ -154,7 +160,9 @@ impl Oracle {
             NamespaceOp::CreateUnnamed { parent, mode, pool, linkable, .. } => {
                 self.dir(*parent)?;
                 let dir = self.nodes[parent].attr;
-                let Reply::Attr(Attr { gfid, .. }) = got else { panic!("{op:?} must succeed, not {got:?}") };
+                let Reply::Attr(Attr { gfid, .. }) = got else {
+                    panic!("{op:?} must succeed, not {got:?}")
+                };
                 let attr = Attr {
                     gfid: *gfid,
                     kind: FileKind::Regular,
@@ -171,9 +179,11 @@ impl Oracle {
                     btime: Some(now),
                     flags: Default::default(),
                     has_xattrs: false,
+                    footprint: Footprint::Dense,
                 };
                 let (children, xattrs, target) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-                let node = Node { attr, parent: None, children, xattrs, target, linkable: *linkable };
+                let node =
+                    Node { attr, parent: None, children, xattrs, target, linkable: *linkable };
                 self.nodes.insert(*gfid, node);
                 Ok(Reply::Attr(attr))
             }
@@ -204,7 +214,9 @@ impl Oracle {
                 match (op, self.is_dir(child)) {
                     (NamespaceOp::Unlink { .. }, true) => return Err(libc::EISDIR),
                     (NamespaceOp::Rmdir { .. }, false) => return Err(libc::ENOTDIR),
-                    (_, true) if !self.nodes[&child].children.is_empty() => return Err(libc::ENOTEMPTY),
+                    (_, true) if !self.nodes[&child].children.is_empty() => {
+                        return Err(libc::ENOTEMPTY);
+                    }
                     _ => {}
                 }
                 self.nodes.get_mut(parent).expect("exists").children.remove(name);
@@ -230,9 +242,9 @@ impl Oracle {
                 }
                 _ => Err(libc::ENOTDIR),
             },
-            NamespaceOp::StatFs => {
-                Ok(Reply::Count(self.nodes.values().filter(|n| n.attr.nlink > 0).count() as u64 - 1))
-            }
+            NamespaceOp::StatFs => Ok(Reply::Count(
+                self.nodes.values().filter(|n| n.attr.nlink > 0).count() as u64 - 1,
+            )),
             other => self.xattr(other, now),
         }
     }
@@ -257,12 +269,19 @@ impl Oracle {
     }
 
     fn create(&mut self, op: &NamespaceOp, now: Timestamp, got: &Reply) -> Result<Reply, i32> {
-        let NamespaceOp::Create { parent, name, kind, mode, target, pool, .. } = op else { unreachable!() };
+        let NamespaceOp::Create { parent, name, kind, mode, target, pool, .. } = op else {
+            unreachable!()
+        };
         let dir = self.nodes[parent].attr;
         let is_dir = *kind == FileKind::Directory;
         let inherits = dir.mode & 0o2000 != 0;
-        let Reply::Attr(Attr { gfid, .. }) = got else { panic!("{op:?} must succeed, not {got:?}") };
-        assert!(!self.nodes.contains_key(gfid) && !self.purged.contains(gfid), "{gfid} was used before");
+        let Reply::Attr(Attr { gfid, .. }) = got else {
+            panic!("{op:?} must succeed, not {got:?}")
+        };
+        assert!(
+            !self.nodes.contains_key(gfid) && !self.purged.contains(gfid),
+            "{gfid} was used before"
+        );
         let symlink = *kind == FileKind::Symlink;
         let attr = Attr {
             gfid: *gfid,
@@ -280,6 +299,10 @@ impl Oracle {
             btime: Some(now),
             flags: Default::default(),
             has_xattrs: false,
+            footprint: match *kind {
+                FileKind::Regular => Footprint::Dense,
+                _ => Footprint::Unknown,
+            },
         };
         let node = Node {
             attr,
@@ -324,7 +347,9 @@ impl Oracle {
                 match (self.is_dir(source), self.is_dir(target)) {
                     (true, false) => return Err(libc::ENOTDIR),
                     (false, true) => return Err(libc::EISDIR),
-                    (true, true) if !self.nodes[&target].children.is_empty() => return Err(libc::ENOTEMPTY),
+                    (true, true) if !self.nodes[&target].children.is_empty() => {
+                        return Err(libc::ENOTEMPTY);
+                    }
                     _ => {}
                 }
                 self.lose_link(target, now);
@@ -362,7 +387,9 @@ impl Oracle {
         }
         let node = self.nodes.get_mut(gfid).ok_or(libc::ESTALE)?;
         match op {
-            NamespaceOp::GetXattr { name, .. } => node.xattrs.get(name).cloned().map(Reply::Bytes).ok_or(libc::ENODATA),
+            NamespaceOp::GetXattr { name, .. } => {
+                node.xattrs.get(name).cloned().map(Reply::Bytes).ok_or(libc::ENODATA)
+            }
             NamespaceOp::SetXattr { name, value, create, .. } => {
                 match (create, node.xattrs.contains_key(name)) {
                     (Some(true), true) => return Err(libc::EEXIST),
@@ -378,12 +405,18 @@ impl Oracle {
                 (node.attr.ctime, node.attr.has_xattrs) = (now, !node.xattrs.is_empty());
                 Ok(Reply::Attr(node.attr))
             }
-            _ => Ok(Reply::Bytes(node.xattrs.keys().flat_map(|n| [n.as_slice(), &[0]].concat()).collect())),
+            _ => Ok(Reply::Bytes(
+                node.xattrs.keys().flat_map(|n| [n.as_slice(), &[0]].concat()).collect(),
+            )),
         }
     }
 
     /// What a full listing of a directory must show.
     pub fn listing(&self, gfid: Gfid) -> Vec<(Vec<u8>, Attr)> {
-        self.nodes[&gfid].children.iter().map(|(name, child)| (name.clone(), self.nodes[child].attr)).collect()
+        self.nodes[&gfid]
+            .children
+            .iter()
+            .map(|(name, child)| (name.clone(), self.nodes[child].attr))
+            .collect()
     }
 }

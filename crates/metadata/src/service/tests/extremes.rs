@@ -5,7 +5,8 @@ use super::*;
 use protocol::lock::{ByteRange, LockClaim, LockOp, LockOwner, RangeLock, WaitId};
 use protocol::namespace::{ACL_DEFAULT, RenameMode};
 
-const EXTREMES: [u64; 9] = [0, 1, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 58, (1 << 63) - 1, 1 << 63, u64::MAX];
+const EXTREMES: [u64; 9] =
+    [0, 1, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 58, (1 << 63) - 1, 1 << 63, u64::MAX];
 
 /// All requests that carry a number, with this one in each of them.
 fn requests(n: u64, known: Gfid) -> Vec<NamespaceOp> {
@@ -18,10 +19,12 @@ fn requests(n: u64, known: Gfid) -> Vec<NamespaceOp> {
         atime: Some(time),
         mtime: Some(time),
         ctime: Some(time),
+        footprint: None,
         times_follow: true,
     };
     let tags = [Tag::UserObj, Tag::User(n as u32 >> 1), Tag::GroupObj, Tag::Mask, Tag::Other];
-    let acl = Acl::new(tags.map(|tag| Entry { tag, permissions: 7 }).to_vec()).expect("well-formed");
+    let acl =
+        Acl::new(tags.map(|tag| Entry { tag, permissions: 7 }).to_vec()).expect("well-formed");
     let mut ops = Vec::new();
     for gfid in [known, Gfid::ROOT, Gfid::of_inode(n)] {
         let (name, to) = (n.to_string().into_bytes(), format!("to-{n}").into_bytes());
@@ -60,9 +63,20 @@ fn requests(n: u64, known: Gfid) -> Vec<NamespaceOp> {
         ops.extend(lock_requests(n, gfid));
     }
     for kind in [FileKind::Regular, FileKind::Directory, FileKind::BlockDevice, FileKind::Symlink] {
-        let (parent, name, pool) = (Gfid::ROOT, format!("{kind:?}-{n}").into_bytes(), PoolId::new(n as u32));
+        let (parent, name, pool) =
+            (Gfid::ROOT, format!("{kind:?}-{n}").into_bytes(), PoolId::new(n as u32));
         let (mode, umask, rdev, open) = (n as u32, n as u32, n as u32, Some(LeaseMode::Write));
-        ops.push(NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target: vec![b'x'; 9], pool, open });
+        ops.push(NamespaceOp::Create {
+            parent,
+            name,
+            kind,
+            mode,
+            umask,
+            rdev,
+            target: vec![b'x'; 9],
+            pool,
+            open,
+        });
     }
     ops
 }
@@ -73,21 +87,31 @@ fn set_xattr(gfid: Gfid, name: &[u8], value: &[u8]) -> NamespaceOp {
 }
 
 fn reclaims(n: u64, gfid: Gfid) -> [NamespaceOp; 2] {
-    let lock = RangeLock { range: ByteRange { start: n, last: 0 }, mode: LeaseMode::Write, pid: n as u32 };
+    let lock =
+        RangeLock { range: ByteRange { start: n, last: 0 }, mode: LeaseMode::Write, pid: n as u32 };
     let locks = vec![LockClaim { gfid, owner: LockOwner(n), lock }];
     let held = vec![held(gfid, LeaseMode::Write, n, true)];
     [
         NamespaceOp::Reclaim { held, locks, mount: false, since: n, begun: n, last: false },
-        NamespaceOp::Reclaim { held: vec![], locks: vec![], mount: false, since: n, begun: 0, last: true },
+        NamespaceOp::Reclaim {
+            held: vec![],
+            locks: vec![],
+            mount: false,
+            since: n,
+            begun: 0,
+            last: true,
+        },
     ]
 }
 
 fn lock_requests(n: u64, gfid: Gfid) -> Vec<NamespaceOp> {
     let owner = LockOwner(n);
     let mut ops = Vec::new();
-    for range in
-        [ByteRange { start: n, last: u64::MAX }, ByteRange { start: 0, last: n }, ByteRange { start: n, last: 0 }]
-    {
+    for range in [
+        ByteRange { start: n, last: u64::MAX },
+        ByteRange { start: 0, last: n },
+        ByteRange { start: n, last: 0 },
+    ] {
         let lock = RangeLock { range, mode: LeaseMode::Read, pid: n as u32 };
         let all = [
             LockOp::Test(lock),
@@ -109,7 +133,9 @@ fn extreme_numbers_get_an_answer_and_leave_a_sound_store() {
     for n in EXTREMES {
         for op in requests(n, known) {
             let (_, events) = rig.send(A, op.clone());
-            let answered = events.iter().any(|event| matches!(event, Event::Reply { .. } | Event::Sync { .. }));
+            let answered = events
+                .iter()
+                .any(|event| matches!(event, Event::Reply { .. } | Event::Sync { .. }));
             assert!(answered || !rig.pass(5000).is_empty(), "no answer to {op:?}");
             let root = rig.service.namespace().attr(Gfid::ROOT).expect("store works");
             assert!(root.is_some(), "after {op:?}");
@@ -123,15 +149,28 @@ fn extreme_numbers_get_an_answer_and_leave_a_sound_store() {
 fn extreme_numbers_of_requests_are_the_sessions_own_affair() {
     for n in EXTREMES {
         let mut rig = Rig::new();
-        let caller = Caller { uid: n as u32, gid: n as u32, now: Timestamp { secs: n as i64, nanos: n as u32 } };
+        let caller = Caller {
+            uid: n as u32,
+            gid: n as u32,
+            now: Timestamp { secs: n as i64, nanos: n as u32 },
+        };
         for session in [A, SessionId::new(n)] {
             rig.token += 1;
-            let request =
-                Request { session, number: n, answered: n, epoch: Epoch::new(n), caller, op: create("mine", None) };
+            let request = Request {
+                session,
+                number: n,
+                answered: n,
+                epoch: Epoch::new(n),
+                caller,
+                op: create("mine", None),
+            };
             rig.service.submit(Duration::ZERO, rig.token, request).expect("store works");
             rig.turn();
         }
-        assert!(matches!(rig.call(B, create("file", Some(LeaseMode::Write))), Reply::Opened { .. }), "{n}");
+        assert!(
+            matches!(rig.call(B, create("file", Some(LeaseMode::Write))), Reply::Opened { .. }),
+            "{n}"
+        );
         rig.check();
     }
 }
@@ -143,11 +182,15 @@ fn a_claim_of_a_token_that_nobody_was_given_takes_nobodys_lease() {
     rig.create(B, "other", None);
     rig.restart();
     rig.sessions(&[A, B], &[]);
-    let Reply::Kept { refused, .. } = rig.call(B, reclaim(vec![held(gfid, LeaseMode::Write, u64::MAX, true)])) else {
+    let Reply::Kept { refused, .. } =
+        rig.call(B, reclaim(vec![held(gfid, LeaseMode::Write, u64::MAX, true)]))
+    else {
         panic!("a claim is answered")
     };
     assert_eq!(refused, [gfid]);
-    let Reply::Kept { refused, .. } = rig.call(A, reclaim(vec![held(gfid, LeaseMode::Write, token, true)])) else {
+    let Reply::Kept { refused, .. } =
+        rig.call(A, reclaim(vec![held(gfid, LeaseMode::Write, token, true)]))
+    else {
         panic!("a claim is answered")
     };
     assert_eq!(refused, []);

@@ -45,6 +45,8 @@ fn who_waits_to_write_is_refused_when_the_flag_comes_first() {
     let (_, events) = rig.send(A, give_back(gfid, None, sized(7)));
     rig.token = waiting;
     assert_eq!(rig.answer(&events), Reply::Errno(libc::EPERM));
-    assert!(matches!(rig.call(A, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.size == 7));
+    assert!(
+        matches!(rig.call(A, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.size == 7)
+    );
     rig.check();
 }

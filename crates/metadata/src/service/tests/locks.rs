@@ -25,6 +25,8 @@ fn a_wait_is_answered_when_the_lock_is_free_or_after_a_moment() {
     assert_eq!(rig.call(A, lock(gfid, LockOp::Set(LOCK))), Reply::Done);
     assert_eq!(rig.call(B, lock(gfid, LockOp::Set(LOCK))), Reply::Errno(libc::EAGAIN));
     assert_eq!(rig.call(B, lock(gfid, LockOp::Test(LOCK))), Reply::Lock(Some(LOCK)));
+    assert_eq!(rig.call(B, lock(gfid, LockOp::Who(LOCK))), Reply::Holder(Some(A)));
+    assert_eq!(rig.call(A, lock(gfid, LockOp::Who(LOCK))), Reply::Holder(None), "its own");
     let (_, events) = rig.send(B, lock(gfid, LockOp::Wait(LOCK, WaitId(1))));
     assert_eq!(events, []);
     assert_eq!(replies(&rig.pass(300)), [(rig.token, Reply::Errno(libc::EINPROGRESS))]);
@@ -70,9 +72,20 @@ fn locks_are_reclaimed_after_a_restart_before_anyone_takes_them() {
     rig.restart();
     rig.sessions(&[A, B], &[]);
     rig.call(B, reclaim(vec![]));
-    assert_eq!(rig.call(B, lock(gfid, LockOp::Set(LOCK))), Reply::TryAgain, "not everybody has said what he holds");
+    assert_eq!(
+        rig.call(B, lock(gfid, LockOp::Set(LOCK))),
+        Reply::TryAgain,
+        "not everybody has said what he holds"
+    );
     let locks = vec![LockClaim { gfid, owner: ONE, lock: LOCK }];
-    let part = NamespaceOp::Reclaim { held: vec![], locks, mount: true, since: u64::MAX, begun: 0, last: false };
+    let part = NamespaceOp::Reclaim {
+        held: vec![],
+        locks,
+        mount: true,
+        since: u64::MAX,
+        begun: 0,
+        last: false,
+    };
     assert!(matches!(rig.call(A, part), Reply::Kept { .. }));
     assert!(rig.service.in_grace(), "more is to come");
     rig.call(A, reclaim(vec![]));

@@ -1,4 +1,5 @@
-//! The machine loses its power: what was committed and not synced is gone, while sessions go on with what they were told.
+//! The machine loses its power: what was committed and not synced is gone, while sessions go on
+//! with what they were told.
 
 use super::*;
 
@@ -75,7 +76,8 @@ fn of_two_claims_the_later_grant_counts_whoever_comes_first() {
         claims.rotate_left(usize::from(!a_is_first));
         let mut asked = Vec::new();
         for (session, token) in claims {
-            let (_, events) = rig.send(session, reclaim(vec![held(gfid, LeaseMode::Write, token, true)]));
+            let (_, events) =
+                rig.send(session, reclaim(vec![held(gfid, LeaseMode::Write, token, true)]));
             asked.extend(recalls(&events));
         }
         assert_eq!(rig.service.leases().writer(gfid), Some(B));
@@ -98,7 +100,10 @@ fn a_writer_that_became_a_reader_is_one() {
     rig.call(B, reclaim(vec![held(gfid, LeaseMode::Read, second, true)]));
     rig.call(A, reclaim(vec![held(gfid, LeaseMode::Read, first, true)]));
     let leases = rig.service.leases();
-    assert_eq!((leases.held(gfid, A), leases.held(gfid, B)), (Some(LeaseMode::Read), Some(LeaseMode::Read)));
+    assert_eq!(
+        (leases.held(gfid, A), leases.held(gfid, B)),
+        (Some(LeaseMode::Read), Some(LeaseMode::Read))
+    );
 }
 
 #[test]
@@ -157,10 +162,17 @@ fn what_is_lost_can_be_told_from_what_is_kept() {
     rig.create(A, "lost", None);
     let lost = rig.service.namespace().last_commit();
     rig.lose_power();
-    let since =
-        NamespaceOp::Reclaim { held: vec![], locks: vec![], mount: false, since: first.start, begun: 0, last: true };
+    let since = NamespaceOp::Reclaim {
+        held: vec![],
+        locks: vec![],
+        mount: false,
+        since: first.start,
+        begun: 0,
+        last: true,
+    };
     let Reply::Kept { commits: kept, .. } = rig.call(A, since) else { panic!("another answer") };
-    let left = |commit: Commit| kept.iter().any(|kept| kept.start == commit.start && commit <= *kept);
+    let left =
+        |commit: Commit| kept.iter().any(|kept| kept.start == commit.start && commit <= *kept);
     assert!(left(first) && !left(lost), "{kept:?}");
     assert!(kept.last().is_some_and(|now| now.start > first.start), "{kept:?}");
 }

@@ -27,7 +27,10 @@ fn it_goes_with_its_last_handle_or_with_its_session() {
     let (_, events) = rig.send(A, NamespaceOp::Close { gfid: attr.gfid });
     assert_eq!(recalls(&events), [(A, None)], "its writer may still have something to say");
     rig.call(A, give_back(attr.gfid, None, sized(7)));
-    assert_eq!(rig.purges().iter().map(|purge| (purge.gfid, purge.size)).collect::<Vec<_>>(), [(attr.gfid, 7)]);
+    assert_eq!(
+        rig.purges().iter().map(|purge| (purge.gfid, purge.size)).collect::<Vec<_>>(),
+        [(attr.gfid, 7)]
+    );
     let (second, _) = opened(rig.call(A, unnamed(true)));
     rig.sessions(&[B], &[]);
     assert!(rig.purges().iter().any(|purge| purge.gfid == second.gfid));
@@ -58,7 +61,11 @@ fn a_name_is_given_once() {
     let (attr, _) = opened(rig.call(A, unnamed(true)));
     assert!(matches!(rig.call(A, link(attr.gfid, "f")), Reply::Attr(_)));
     rig.call(A, unlink("f"));
-    assert_eq!(rig.call(A, link(attr.gfid, "f")), Reply::Errno(libc::ENOENT), "it had lost its last one");
+    assert_eq!(
+        rig.call(A, link(attr.gfid, "f")),
+        Reply::Errno(libc::ENOENT),
+        "it had lost its last one"
+    );
     rig.check();
 }
 

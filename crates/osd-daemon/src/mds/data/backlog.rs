@@ -73,7 +73,11 @@ impl<E: Copy> Backlog<E> {
 
     /// How many pieces of work can begin now.
     pub fn ready(&self, now: Instant) -> usize {
-        let due = self.aside.range(..=(now, Gfid::new(u128::MAX))).take(RETRIES_MAX - self.retries).count();
+        let due = self
+            .aside
+            .range(..=(now, Gfid::new(u128::MAX)))
+            .take(RETRIES_MAX - self.retries)
+            .count();
         self.fresh.len() + due
     }
 
@@ -98,7 +102,8 @@ impl<E: Copy> Backlog<E> {
     pub fn failed(&mut self, job: Job<E>, now: Instant, why: String) -> bool {
         self.ended(&job);
         let pause = RETRY_AFTER.saturating_mul(1 << job.tries.min(8)).min(RETRY_AFTER_MAX);
-        let again = Job { failing_since: job.failing_since.or(Some(now)), tries: job.tries + 1, ..job };
+        let again =
+            Job { failing_since: job.failing_since.or(Some(now)), tries: job.tries + 1, ..job };
         self.aside.insert((now + pause, (self.gfid_of)(&job.entry)), Aside { job: again, why });
         job.tries == 0
     }
@@ -111,10 +116,14 @@ impl<E: Copy> Backlog<E> {
 
     /// How many files are stuck; of the one that is so for the longest time, how long and why.
     pub fn stuck(&self, now: Instant) -> (u64, Option<(Duration, &str)>) {
-        let failing = |aside: &Aside<E>| now.saturating_duration_since(aside.job.failing_since.unwrap_or(now));
+        let failing = |aside: &Aside<E>| {
+            now.saturating_duration_since(aside.job.failing_since.unwrap_or(now))
+        };
         let stuck = || self.aside.values().filter(|aside| failing(aside) >= STUCK_AFTER);
         // Those that are tried at this moment are as stuck as before.
-        let oldest = stuck().max_by_key(|aside| failing(aside)).map(|aside| (failing(aside), aside.why.as_str()));
+        let oldest = stuck()
+            .max_by_key(|aside| failing(aside))
+            .map(|aside| (failing(aside), aside.why.as_str()));
         let tried = if oldest.is_some() { self.retries } else { 0 };
         ((stuck().count() + tried) as u64, oldest)
     }
@@ -145,7 +154,11 @@ mod tests {
         let later = begin + Duration::from_secs(2);
         let jobs: Vec<_> = std::iter::from_fn(|| backlog.next(later)).collect();
         let retries = jobs.iter().filter(|job| job.failing_since.is_some()).count();
-        assert_eq!((jobs.len(), retries), (50 + RETRIES_MAX, RETRIES_MAX), "all that is fresh, and some again");
+        assert_eq!(
+            (jobs.len(), retries),
+            (50 + RETRIES_MAX, RETRIES_MAX),
+            "all that is fresh, and some again"
+        );
         assert_eq!(backlog.ready(later), 0);
         let again = jobs.iter().find(|job| job.failing_since.is_some()).expect("some");
         assert!(!backlog.failed(*again, later, "no OSD".into()));

@@ -6,7 +6,8 @@ use protocol::Gfid;
 
 /// A session of a new client.
 pub(super) fn connect(cluster: &TestCluster) -> Client {
-    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
+    let config =
+        ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
     Client::connect(config).expect("a session")
 }
 
@@ -21,7 +22,9 @@ pub(super) fn file(cluster: &TestCluster, number: u64) -> FileRef {
 /// Bytes that tell file and version apart.
 pub(super) fn bytes_of(number: u64, version: u8) -> Bytes {
     let seed = number * 1000 + u64::from(version);
-    (0..FILE_BYTES as u64).map(|at| (at.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 7919) >> 9) as u8).collect()
+    (0..FILE_BYTES as u64)
+        .map(|at| (at.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 7919) >> 9) as u8)
+        .collect()
 }
 
 pub(super) fn write(client: &Client, file: FileRef, bytes: Bytes, sync: bool) {
@@ -42,7 +45,9 @@ fn remove(client: &Client, file: FileRef) {
 }
 
 pub(super) fn read(client: &Client, file: FileRef) -> Bytes {
-    client.block_on(client.run_on(0, move |io| async move { io.read(file, 0, FILE_BYTES).await })).expect("read")
+    client
+        .block_on(client.run_on(0, move |io| async move { io.read(file, 0, FILE_BYTES).await }))
+        .expect("read")
 }
 
 #[test]
@@ -74,7 +79,11 @@ fn what_was_written_while_an_osd_was_away_is_on_it_when_it_is_back() {
     cluster.stop_osd(0);
     cluster.wait_degraded();
     for (number, file) in (0..FILES).zip(&files) {
-        assert_eq!(read(&client, *file), bytes_of(number, version[number as usize]), "without another");
+        assert_eq!(
+            read(&client, *file),
+            bytes_of(number, version[number as usize]),
+            "without another"
+        );
     }
     cluster.start_osd(0);
     cluster.wait_clean();
@@ -85,11 +94,15 @@ fn what_was_written_while_an_osd_was_away_is_on_it_when_it_is_back() {
 #[test]
 fn data_is_right_under_every_mapping_and_through_every_switch() {
     let cluster = TestCluster::start(2, Mapping::RoundRobin);
-    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
+    let config =
+        ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
     let client = Client::connect(config).expect("a session");
     let files: Vec<FileRef> = (0..FILES).map(|number| file(&cluster, number)).collect();
     for (version, mapping) in (1..).zip(Mapping::ALL.into_iter().chain([Mapping::RoundRobin])) {
-        let placement = PlacementConfig { interval: Duration::from_millis(20), ..PlacementConfig::new(mapping) };
+        let placement = PlacementConfig {
+            interval: Duration::from_millis(20),
+            ..PlacementConfig::new(mapping)
+        };
         for (number, file) in (0..FILES).zip(&files) {
             write(&client, *file, bytes_of(number, version), number % 2 == 0);
             // in the middle of the writing, for each daemon at another file
@@ -103,7 +116,10 @@ fn data_is_right_under_every_mapping_and_through_every_switch() {
         }
         for osd in 0..3 {
             let connections = cluster.osd(osd).listener().expect("it listens").connections();
-            assert!(connections.iter().map(messenger::ConnectionStats::bytes).sum::<u64>() > 0, "nothing was served");
+            assert!(
+                connections.iter().map(messenger::ConnectionStats::bytes).sum::<u64>() > 0,
+                "nothing was served"
+            );
             assert_eq!(cluster.osd(osd).malformed_messages(), 0);
         }
     }
@@ -128,7 +144,9 @@ fn a_replaced_disk_is_filled_again() {
     let consent = cluster.ask(&MonitorRequest::ReplaceOsd { osd: OsdId::new(2) });
     assert!(matches!(consent, MonitorReply::Done(_)), "{consent:?}");
     cluster.start_osd(2);
-    wait_until("the new disk is known", || !cluster.all_are(PgCondition::Clean) || rebuilt(&cluster, 2) > 0);
+    wait_until("the new disk is known", || {
+        !cluster.all_are(PgCondition::Clean) || rebuilt(&cluster, 2) > 0
+    });
     cluster.wait_clean();
     wait_until("it is told that something was rebuilt", || rebuilt(&cluster, 2) > 0);
     cluster.kill_osd(0);
@@ -146,14 +164,17 @@ fn rebuilt(cluster: &TestCluster, osd: usize) -> u64 {
 fn wait_for_empty_journals(cluster: &TestCluster, osds: std::ops::Range<usize>) {
     // What an OSD tells may be as old as its last sign of life.
     std::thread::sleep(2 * side::PULSE_EVERY);
-    wait_until("journals are empty", || osds.clone().all(|osd| cluster.osd(osd).shared.report().journal_records == 0));
+    wait_until("journals are empty", || {
+        osds.clone().all(|osd| cluster.osd(osd).shared.report().journal_records == 0)
+    });
 }
 
-/// The others remember a few objects of what it misses, and forget which when these are too many: all that is on its disk is
-/// compared with theirs, and what was deleted meanwhile goes.
+/// The others remember a few objects of what it misses, and forget which when these are too many:
+/// all that is on its disk is compared with theirs, and what was deleted meanwhile goes.
 #[test]
 fn an_osd_of_which_nobody_remembers_what_it_missed_is_compared() {
-    let mut cluster = TestCluster::start_tuned(1, Mapping::CoreAffine, |config| config.osd_dirty_objects_max = 1);
+    let mut cluster =
+        TestCluster::start_tuned(1, Mapping::CoreAffine, |config| config.osd_dirty_objects_max = 1);
     let client = connect(&cluster);
     let files: Vec<FileRef> = (0..2 * FILES).map(|number| file(&cluster, number)).collect();
     let (old, new) = files.split_at(FILES as usize);
@@ -165,7 +186,8 @@ fn an_osd_of_which_nobody_remembers_what_it_missed_is_compared() {
     for (number, file) in (FILES..).zip(new) {
         write(&client, *file, bytes_of(number, 1), true);
     }
-    // by now every list of what osd 2 misses is cut short, or will be; a third of the old ones change, a third go
+    // by now every list of what osd 2 misses is cut short, or will be; a third of the old ones
+    // change, a third go
     let version = |number: u64| if number.is_multiple_of(3) { 2 } else { 1 };
     let is_gone = |number: u64| number % 3 == 1;
     for (number, file) in (0..FILES).zip(old) {
@@ -200,7 +222,9 @@ fn an_osd_of_which_nobody_remembers_what_it_missed_is_compared() {
 /// Does something to every fragment file of a data directory, and says to how many.
 fn with_fragments(dir: &Path, harm: fn(&Path)) -> usize {
     let mut harmed = 0;
-    for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()) {
+    for entry in
+        std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path())
+    {
         if entry.is_dir() {
             harmed += with_fragments(&entry, harm);
         } else {
@@ -211,8 +235,8 @@ fn with_fragments(dir: &Path, harm: fn(&Path)) -> usize {
     harmed
 }
 
-/// A cluster with files written a moment ago, so that the journal of osd 2, which was killed, still has records whose
-/// bytes are in its fragment files only; and those files harmed.
+/// A cluster with files written a moment ago, so that the journal of osd 2, which was killed, still
+/// has records whose bytes are in its fragment files only; and those files harmed.
 fn with_harmed_fragments(harm: fn(&Path)) -> (TestCluster, Client, Vec<FileRef>) {
     let mut cluster = TestCluster::start(1, Mapping::CoreAffine);
     let client = connect(&cluster);
@@ -240,8 +264,8 @@ fn an_osd_that_cannot_check_its_journal_leaves_and_the_others_serve() {
     client.close().expect("closed");
 }
 
-/// Synced bytes that only the journal names have rotted on the disk of an OSD that was killed: it drops what it cannot vouch
-/// for, and must not count as whole before it has it again.
+/// Synced bytes that only the journal names have rotted on the disk of an OSD that was killed: it
+/// drops what it cannot vouch for, and must not count as whole before it has it again.
 #[test]
 fn an_osd_whose_last_writes_rotted_rebuilds_them() {
     let (mut cluster, client, files) = with_harmed_fragments(|fragment| {

@@ -5,7 +5,8 @@ use protocol::recovery::{RecoveryBody, RecoveryRequest};
 use protocol::shard::{MarkRequest, Op, ReadRequest, WireObject, WriteRequest};
 use protocol::{Gfid, ObjectId, ShardIndex};
 
-const EXTREMES: [u64; 10] = [0, 1, 511, 512, (32 << 20) - 512, 32 << 20, 1 << 58, 1 << 63, u64::MAX - 511, u64::MAX];
+const EXTREMES: [u64; 10] =
+    [0, 1, 511, 512, (32 << 20) - 512, 32 << 20, 1 << 58, 1 << 63, u64::MAX - 511, u64::MAX];
 
 fn object() -> WireObject {
     ObjectId { gfid: Gfid::of_inode(77), index: u32::MAX }.into()
@@ -20,7 +21,9 @@ fn writes(head: ShardHead) -> Vec<Message> {
     let mut all = Vec::new();
     let mut seq = 1;
     for offset in EXTREMES {
-        for (length, data) in [(0u32, 0), (512, 512), (u32::MAX, 0), (512, 100), (u32::MAX - 511, 512)] {
+        for (length, data) in
+            [(0u32, 0), (512, 512), (u32::MAX, 0), (512, 100), (u32::MAX - 511, 512)]
+        {
             for op in (0..=Op::Nothing as u8).chain([0xff]) {
                 let request = WriteRequest {
                     head,
@@ -48,7 +51,8 @@ fn reads(head: ShardHead) -> Vec<Message> {
         for offset in EXTREMES {
             for length in [0u32, 1, 512, 1 << 20, 1 << 31, u32::MAX] {
                 let (offset, length) = (offset.into(), length.into());
-                let request = ReadRequest { head, after: 0.into(), object: object(), offset, length };
+                let request =
+                    ReadRequest { head, after: 0.into(), object: object(), offset, length };
                 all.push(message(kind, request.as_bytes(), &Bytes::new()));
             }
         }
@@ -63,7 +67,8 @@ fn recoveries(pg: PgId, epoch: protocol::Epoch) -> Vec<Message> {
             let (known, floor) = (vec![(SessionId::new(u64::MAX), Seq::new(u64::MAX))], Vec::new());
             let object = ObjectId { gfid: Gfid::of_inode(77), index: u32::MAX };
             let snap = RecoveryBody::Snap { object, offset, length: 1 << 20, known, floor };
-            let list = RecoveryBody::List { after: Some(object), blank: true, attached: Vec::new() };
+            let list =
+                RecoveryBody::List { after: Some(object), blank: true, attached: Vec::new() };
             for body in [snap, list, RecoveryBody::Report { objects: vec![object; 9] }] {
                 let request = RecoveryRequest { pg, epoch, from: ShardIndex::new(from), body };
                 all.push(message(Kind::Recovery, &protocol::encode(&request), &Bytes::new()));
@@ -76,7 +81,8 @@ fn recoveries(pg: PgId, epoch: protocol::Epoch) -> Vec<Message> {
 #[test]
 fn extremes_in_every_field_are_answered_or_refused_and_nothing_dies() {
     let cluster = TestCluster::start(1, Mapping::CoreAffine);
-    let MonitorReply::Session { session, epoch, .. } = cluster.ask(&MonitorRequest::OpenSession { name: "t".into() })
+    let MonitorReply::Session { session, epoch, .. } =
+        cluster.ask(&MonitorRequest::OpenSession { name: "t".into() })
     else {
         panic!("no session")
     };

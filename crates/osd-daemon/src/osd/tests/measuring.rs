@@ -41,7 +41,11 @@ fn a_memstore_forgets_at_its_stop_and_is_filled_again_by_the_others() {
     });
     let status = cluster.status();
     assert!(status.osds.iter().all(|osd| osd.report.total_bytes == 256 << 20), "{status:?}");
-    assert!(status.messages().any(|said| said.contains("osd.1 is a memstore")), "{:?}", status.checks);
+    assert!(
+        status.messages().any(|said| said.contains("osd.1 is a memstore")),
+        "{:?}",
+        status.checks
+    );
     // stopped cleanly or killed: it comes back empty and says so
     cluster.stop_osd(1);
     cluster.start_osd(1);
@@ -79,13 +83,21 @@ fn a_cut_path_answers_as_if_done_and_the_status_calls_it_an_error() {
         wait_until("heartbeats tell of it", || cluster.status().health == Health::Down);
         let status = cluster.status();
         let messages: Vec<_> = status.messages().collect();
-        assert!(messages[0].contains("osd_path_cut") && messages[0].contains(cut.as_str()), "{messages:?}");
+        assert!(
+            messages[0].contains("osd_path_cut") && messages[0].contains(cut.as_str()),
+            "{messages:?}"
+        );
         let reports = || (0..3).map(|osd| cluster.osd(osd).shared.report()).collect::<Vec<_>>();
         if cut == PathCut::MsgrPg {
-            wait_until("the PGs have processed writes", || reports().iter().any(|report| report.writes > 0));
+            wait_until("the PGs have processed writes", || {
+                reports().iter().any(|report| report.writes > 0)
+            });
         }
         let reports = reports();
-        assert!(cut == PathCut::MsgrPg || reports.iter().all(|report| report.writes == 0), "{reports:?}");
+        assert!(
+            cut == PathCut::MsgrPg || reports.iter().all(|report| report.writes == 0),
+            "{reports:?}"
+        );
         // no data; the end of sessions is noted all the same
         assert!(reports.iter().all(|report| report.journal_bytes < 4096), "{reports:?}");
         client.close().expect("closed");

@@ -1,7 +1,9 @@
-//! A Ceph cluster with a file system, of its own: a monitor, a manager, a metadata service and three OSDs in one network namespace.
+//! A Ceph cluster with a file system, of its own: a monitor, a manager, a metadata service and
+//! three OSDs in one network namespace.
 //!
-//! Contract: configuration, data and logs lie below one directory, and no cluster of the machine's is touched. All of it
-//! ends when the [`Cluster`] is dropped; [`sweep`] takes away what a process that was killed has left. Needs root.
+//! Contract: configuration, data and logs lie below one directory, and no cluster of the machine's
+//! is touched. All of it ends when the [`Cluster`] is dropped; [`sweep`] takes away what a process
+//! that was killed has left. Needs root.
 
 use super::text::{self, ADDRESS, OSDS, Status};
 use crate::error::{Context, Error, Outcome, ensure};
@@ -34,7 +36,8 @@ const UP_MAX: Duration = Duration::from_secs(120);
 const COMMAND_MAX: Duration = Duration::from_secs(90);
 /// For a monitor, seconds: then the command gives up.
 const CONNECT_SECONDS: &str = "20";
-/// A cluster is whole once it has said so twice, so long apart: what it says first may be older than what was done to it.
+/// A cluster is whole once it has said so twice, so long apart: what it says first may be older
+/// than what was done to it.
 const SAYS_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// A client ends this soon after its mount was taken away.
 const CLIENT_ENDS_MAX: Duration = Duration::from_secs(10);
@@ -53,7 +56,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Ends what is left of a cluster whose process is gone. Its namespace goes with [`crate::netns::sweep`].
+/// Ends what is left of a cluster whose process is gone. Its namespace goes with
+/// [`crate::netns::sweep`].
 pub fn sweep(dir: &Path) {
     mounts::clear(dir);
     process::end_all(PROGRAMS, dir);
@@ -114,8 +118,9 @@ impl Cluster {
         self.start(&name)
     }
 
-    /// Names in a pool of three copies, data in one of 2+1. The file system's first pool of data holds the way back from
-    /// every file to its name: Ceph's documentation wants copies for that, too.
+    /// Names in a pool of three copies, data in one of 2+1. The file system's first pool of data
+    /// holds the way back from every file to its name: Ceph's documentation wants copies for that,
+    /// too.
     fn make_pools(&self) -> Outcome {
         let profile = ["osd", "erasure-code-profile", "set", PROFILE];
         self.ceph(&[&profile[..], &["k=2", "m=1", "crush-failure-domain=osd"]].concat())?;
@@ -146,7 +151,9 @@ impl Cluster {
         let name = point.file_name().unwrap_or_default().to_string_lossy();
         let client = self.daemon(&format!("client.{name}"));
         client.spawn(self.program("ceph-fuse", &client.name).arg("-f").arg(point))?;
-        self.wait(&client, || Ok((mounts::kind_at(point).as_deref() != Some(FUSE)).then(|| "not mounted".to_owned())))?;
+        self.wait(&client, || {
+            Ok((mounts::kind_at(point).as_deref() != Some(FUSE)).then(|| "not mounted".to_owned()))
+        })?;
         Ok(client)
     }
 
@@ -202,8 +209,8 @@ impl Cluster {
         Status::parse(&self.ceph(&["status", "--format", "json"])?.stdout)
     }
 
-    /// Waits until it says twice that nothing is missing, by a map newer than this one; when it said so first. `None` if it
-    /// did not in time.
+    /// Waits until it says twice that nothing is missing, by a map newer than this one; when it
+    /// said so first. `None` if it did not in time.
     ///
     /// # Errors
     /// When it does not tell.
@@ -245,7 +252,10 @@ impl Cluster {
         let mut command = self.program("ceph", "client.admin");
         let ran = self.run(command.args(["--connect-timeout", CONNECT_SECONDS]).args(words));
         ran.map_err(|error| match error {
-            Error::Failed(why) => Error::Failed(format!("{why}\nthe monitor's log is {}", self.log("mon.a").display())),
+            Error::Failed(why) => Error::Failed(format!(
+                "{why}\nthe monitor's log is {}",
+                self.log("mon.a").display()
+            )),
             interrupted @ Error::Interrupted => interrupted,
         })
     }
@@ -263,7 +273,11 @@ impl Cluster {
             let Some(missing) = ready()? else { return Ok(()) };
             let (name, log) = (&daemon.name, daemon.log.display());
             let tail = || last_lines(&daemon.output_since(0), 15);
-            ensure!(alive, "{name} ended before it was ready: {missing}; the end of {log}:\n{}", tail());
+            ensure!(
+                alive,
+                "{name} ended before it was ready: {missing}; the end of {log}:\n{}",
+                tail()
+            );
             ensure!(
                 Instant::now() < end,
                 "{name} was not ready after {} s: {missing}; other logs are beside its own; the end of {log}:\n{}",
@@ -289,6 +303,7 @@ impl Cluster {
 
 /// A random one, from the kernel.
 fn uuid() -> Outcome<String> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").doing(|| "cannot make a uuid")?;
+    let text =
+        std::fs::read_to_string("/proc/sys/kernel/random/uuid").doing(|| "cannot make a uuid")?;
     Ok(text.trim().to_owned())
 }

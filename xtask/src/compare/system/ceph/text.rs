@@ -1,4 +1,5 @@
-//! What Ceph reads and what it says: its configuration, and its status. Nothing is run or written here.
+//! What Ceph reads and what it says: its configuration, and its status. Nothing is run or written
+//! here.
 
 use crate::error::{Context, Outcome};
 use serde::Deserialize;
@@ -10,8 +11,8 @@ pub const OSDS: usize = 3;
 pub const ADDRESS: &str = "10.99.0.1";
 /// Size of the sparse file that an OSD keeps everything in: a full matrix fills a quarter of it.
 pub const OSD_BYTES_MAX: u64 = 10 << 30;
-/// What an OSD may use of memory: the least that Ceph's documentation recommends. Its default of 4 GiB for each of three is
-/// more than many machines have.
+/// What an OSD may use of memory: the least that Ceph's documentation recommends. Its default of 4
+/// GiB for each of three is more than many machines have.
 pub const OSD_MEMORY_TARGET: u64 = 2 << 30;
 /// How a placement group is in which nothing is missing; `active+clean+scrubbing+deep` is no worse.
 const WHOLE: [&str; 2] = ["active+clean", "active+clean+scrubbing"];
@@ -41,12 +42,14 @@ pub fn configuration(dir: &Path, fsid: &str) -> String {
         ("osd_objectstore", "bluestore".to_owned()),
         ("bluestore_block_size", OSD_BYTES_MAX.to_string()),
         ("osd_memory_target", OSD_MEMORY_TARGET.to_string()),
-        // All OSDs are on one host: each is a place of its own, and two of them may report the third.
+        // All OSDs are on one host: each is a place of its own, and two of them may report the
+        // third.
         ("osd_crush_chooseleaf_type", "0".to_owned()),
         ("mon_osd_reporter_subtree_level", "osd".to_owned()),
         // It would move data while cells are measured.
         ("osd_pool_default_pg_autoscale_mode", "off".to_owned()),
-        // By default recovery sleeps 0.1 s for each object where the kernel calls a disk rotational, as it does most virtual ones.
+        // By default recovery sleeps 0.1 s for each object where the kernel calls a disk
+        // rotational, as it does most virtual ones.
         ("osd_recovery_sleep", "0".to_owned()),
         // So that `ceph status` is not older than a second or two: by default it is 5 s behind.
         ("mgr_stats_period", "1".to_owned()),
@@ -112,9 +115,12 @@ impl Status {
 
     /// Are all OSDs up, and is nothing missing in any placement group?
     pub fn is_whole(&self) -> bool {
-        let is_clean = |pgs: &&Pgs| pgs.state_name == WHOLE[0] || pgs.state_name.starts_with(WHOLE[1]);
+        let is_clean =
+            |pgs: &&Pgs| pgs.state_name == WHOLE[0] || pgs.state_name.starts_with(WHOLE[1]);
         let clean = self.pgmap.pgs_by_state.iter().filter(is_clean).map(|pgs| pgs.count);
-        self.osdmap.num_up_osds == OSDS && self.pgmap.num_pgs > 0 && clean.sum::<u64>() == self.pgmap.num_pgs
+        self.osdmap.num_up_osds == OSDS
+            && self.pgmap.num_pgs > 0
+            && clean.sum::<u64>() == self.pgmap.num_pgs
     }
 
     /// Does a metadata service serve?
@@ -124,8 +130,12 @@ impl Status {
 
     /// In words, for errors.
     pub fn words(&self) -> String {
-        let states: Vec<String> =
-            self.pgmap.pgs_by_state.iter().map(|pgs| format!("{} {}", pgs.count, pgs.state_name)).collect();
+        let states: Vec<String> = self
+            .pgmap
+            .pgs_by_state
+            .iter()
+            .map(|pgs| format!("{} {}", pgs.count, pgs.state_name))
+            .collect();
         let ranks: Vec<&str> = self.fsmap.by_rank.iter().map(|rank| rank.status.as_str()).collect();
         format!(
             "{} of {OSDS} OSDs up; of {} placement groups: {}; metadata services: {}",
@@ -143,7 +153,8 @@ mod tests {
 
     /// As Ceph 16.2.15 says it, without what is not read.
     fn status(up: usize, states: &[(&str, u64)], pgs: u64, metadata: &str) -> Status {
-        let state = |(name, count): &(&str, u64)| format!(r#"{{"state_name":"{name}","count":{count}}}"#);
+        let state =
+            |(name, count): &(&str, u64)| format!(r#"{{"state_name":"{name}","count":{count}}}"#);
         let states = states.iter().map(state).collect::<Vec<_>>().join(",");
         let text = format!(
             r#"{{"fsid":"f","health":{{"status":"HEALTH_WARN"}},"osdmap":{{"epoch":21,"num_osds":3,"num_up_osds":{up},"num_in_osds":3}},
@@ -156,20 +167,26 @@ mod tests {
     fn whole_means_all_osds_and_all_groups() {
         assert!(status(3, &[("active+clean", 65)], 65, "").is_whole());
         assert!(!status(2, &[("active+clean", 65)], 65, "").is_whole());
-        let recovering =
-            [("active+clean", 57), ("active+recovery_wait+degraded", 7), ("active+recovering+degraded", 1)];
+        let recovering = [
+            ("active+clean", 57),
+            ("active+recovery_wait+degraded", 7),
+            ("active+recovering+degraded", 1),
+        ];
         assert!(!status(3, &recovering, 65, "").is_whole());
         // Groups of a pool that was just made have no state yet.
         assert!(!status(3, &[("active+clean", 33)], 65, "").is_whole());
         assert!(!status(3, &[], 0, "").is_whole());
         // They are looked through by themselves at times; nothing is missing then.
-        assert!(status(3, &[("active+clean", 64), ("active+clean+scrubbing", 1)], 65, "").is_whole());
+        assert!(
+            status(3, &[("active+clean", 64), ("active+clean+scrubbing", 1)], 65, "").is_whole()
+        );
     }
 
     #[test]
     fn a_metadata_service_serves_once_it_is_active() {
-        let rank =
-            |status: &str| format!(r#"{{"filesystem_id":1,"rank":0,"name":"a","status":"{status}","gid":4127}}"#);
+        let rank = |status: &str| {
+            format!(r#"{{"filesystem_id":1,"rank":0,"name":"a","status":"{status}","gid":4127}}"#)
+        };
         assert!(status(3, &[], 0, &rank("up:active")).has_metadata());
         assert!(!status(3, &[], 0, &rank("up:creating")).has_metadata());
         assert!(!status(3, &[], 0, "").has_metadata());
@@ -189,7 +206,9 @@ mod tests {
         let text = configuration(Path::new("/a b/ceph"), "5d0ba1c3-86a3-4aa1-9b9e-9f1f0d2c1a77");
         assert!(text.starts_with("[global]\nfsid = 5d0ba1c3-86a3-4aa1-9b9e-9f1f0d2c1a77\n"));
         let value = |key: &str| {
-            text.lines().find_map(|line| line.strip_prefix(&format!("{key} = "))).unwrap_or_else(|| panic!("no {key}"))
+            text.lines()
+                .find_map(|line| line.strip_prefix(&format!("{key} = ")))
+                .unwrap_or_else(|| panic!("no {key}"))
         };
         let places = [
             "run_dir",
@@ -206,7 +225,8 @@ mod tests {
             assert!(value(key).starts_with("/a b/ceph/"), "{key} = {}", value(key));
         }
         assert_eq!((value("admin_socket"), value("bluestore_block_size")), ("", "10737418240"));
-        let keys: Vec<&str> = text.lines().skip(1).map(|line| line.split(" = ").next().unwrap()).collect();
+        let keys: Vec<&str> =
+            text.lines().skip(1).map(|line| line.split(" = ").next().unwrap()).collect();
         assert!(keys.iter().all(|key| keys.iter().filter(|other| *other == key).count() == 1));
     }
 }

@@ -1,7 +1,7 @@
-//! How many shards of one core are rebuilt at a time.
+//! How many things of one core are done at a time: shards that are rebuilt, background disk jobs.
 //!
-//! Contract: lives on one worker. The number may change while slots are taken: those that are too many then are not
-//! taken away, only not given again.
+//! Contract: lives on one worker. The number may change while slots are taken: those that are too
+//! many then are not taken away, only not given again.
 
 use messenger::sync::Notify;
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub struct Slots {
     max: Cell<u64>,
     taken: Cell<u64>,
     changed: Notify,
@@ -25,6 +25,11 @@ impl Slots {
     pub fn set_max(&self, max: u64) {
         self.max.set(max.max(1));
         self.changed.notify_all();
+    }
+
+    /// How many are taken.
+    pub fn taken(&self) -> u64 {
+        self.taken.get()
     }
 
     /// Waits for one.
@@ -49,7 +54,7 @@ impl Slots {
 /// One that is taken; free again when dropped.
 #[derive(Debug)]
 #[must_use = "dropping it gives it back at once"]
-pub(super) struct Slot(Rc<Slots>);
+pub struct Slot(Rc<Slots>);
 
 impl Drop for Slot {
     fn drop(&mut self) {
