@@ -39,7 +39,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of all wire formats together; peers of different versions refuse each other in the
 /// handshake.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 
 /// Where a monitor listens, and is sought, unless told otherwise.
 pub const MONITOR_PORT: u16 = 7400;

@@ -21,12 +21,16 @@
 //!   whole queue is empty: nobody waits then.
 //! * Memory follows what is queued: capacity that a burst left behind is given back.
 //!
+//! With [`ClassOrder::Arrival`] it is one FIFO instead, whatever the classes: what is measured
+//! against. The order can change while entries wait.
+//!
 //! The queue bounds neither entries nor bytes; whoever pushes does. It has no clock, no thread and
 //! no lock. The class is the caller's word: a daemon takes it from the kind of a message and the
 //! role of its peer, not from a client's frame.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::str::FromStr;
 
 use crate::wire::frame::TrafficClass;
 
@@ -57,8 +61,80 @@ pub enum ClassWeightError {
     #[error("the weight of class {0} is 0; it is 1 to {CLASS_WEIGHT_MAX}")]
     Zero(ClassName),
     /// Above [`CLASS_WEIGHT_MAX`].
-    #[error("the weight of class {0} is {1}; it is 1 to {CLASS_WEIGHT_MAX}")]
-    AboveMaximum(ClassName, u16),
+    #[error("the weight of class {0} is above the maximum; it is 1 to {CLASS_WEIGHT_MAX}")]
+    AboveMaximum(ClassName),
+}
+
+/// In which order a queue of several classes is served: the setting `ms_class_weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassOrder {
+    /// As entries arrived, whatever their class.
+    Arrival,
+    /// By weight.
+    Shares(ClassWeights),
+}
+
+impl Default for ClassOrder {
+    fn default() -> ClassOrder {
+        ClassOrder::Shares(ClassWeights::default())
+    }
+}
+
+impl From<ClassWeights> for ClassOrder {
+    fn from(weights: ClassWeights) -> ClassOrder {
+        ClassOrder::Shares(weights)
+    }
+}
+
+/// Why the text of an order is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClassOrderError {
+    /// Not of the form.
+    #[error(
+        "allowed are off and the weights of all three classes, as I=64,II=64,III=16, each 1 to \
+         {CLASS_WEIGHT_MAX}"
+    )]
+    Form,
+    /// A weight is out of range.
+    #[error(transparent)]
+    Weight(#[from] ClassWeightError),
+}
+
+impl FromStr for ClassOrder {
+    type Err = ClassOrderError;
+
+    /// `off`, or each class once with its weight, in any order: `I=64,II=64,III=16`.
+    fn from_str(text: &str) -> Result<ClassOrder, ClassOrderError> {
+        if text == "off" {
+            return Ok(ClassOrder::Arrival);
+        }
+        let mut weights = [None; CLASSES];
+        for part in text.split(',') {
+            let (name, weight) = part.split_once('=').ok_or(ClassOrderError::Form)?;
+            let index = TrafficClass::ALL.iter().position(|class| class.numeral() == name.trim());
+            let place = &mut weights[index.ok_or(ClassOrderError::Form)?];
+            let weight = weight.trim();
+            if place.is_some() || weight.is_empty() || !weight.bytes().all(|b| b.is_ascii_digit()) {
+                return Err(ClassOrderError::Form);
+            }
+            // What is too large for the type is too large.
+            *place = Some(weight.parse().unwrap_or(u64::MAX));
+        }
+        let [Some(i), Some(ii), Some(iii)] = weights else { return Err(ClassOrderError::Form) };
+        let narrow = |weight: u64| u16::try_from(weight).unwrap_or(u16::MAX);
+        Ok(ClassWeights::new(narrow(i), narrow(ii), narrow(iii))?.into())
+    }
+}
+
+impl fmt::Display for ClassOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClassOrder::Arrival => f.write_str("off"),
+            ClassOrder::Shares(ClassWeights([i, ii, iii])) => {
+                write!(f, "I={i},II={ii},III={iii}")
+            }
+        }
+    }
 }
 
 /// A class as operators read it: `I (control)`, `II (client)`, `III (background)`.
@@ -83,7 +159,7 @@ impl ClassWeights {
             match weight {
                 0 => return Err(ClassWeightError::Zero(ClassName(class))),
                 1..=CLASS_WEIGHT_MAX => {}
-                more => return Err(ClassWeightError::AboveMaximum(ClassName(class), more)),
+                _ => return Err(ClassWeightError::AboveMaximum(ClassName(class))),
             }
         }
         Ok(ClassWeights(weights))
@@ -124,14 +200,24 @@ pub struct ClassFigures {
 /// The queue. See the module for what it promises.
 #[derive(Debug)]
 pub struct ClassQueue<T> {
-    weights: ClassWeights,
+    order: ClassOrder,
     lanes: [Lane<T>; CLASSES],
+    /// Number of the next entry.
+    arrival: u64,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    /// Its number among the entries of all classes.
+    arrival: u64,
+    /// Bytes that it is charged for.
+    bytes: u64,
+    value: T,
 }
 
 #[derive(Debug)]
 struct Lane<T> {
-    /// Entries with the bytes that they are charged for.
-    entries: VecDeque<(u64, T)>,
+    entries: VecDeque<Entry<T>>,
     /// Cost that may still be served in this round; below zero after an entry that cost more.
     balance: i64,
     figures: ClassFigures,
@@ -139,33 +225,36 @@ struct Lane<T> {
 
 impl<T> ClassQueue<T> {
     /// An empty queue.
-    pub fn new(weights: ClassWeights) -> ClassQueue<T> {
+    pub fn new(order: impl Into<ClassOrder>) -> ClassQueue<T> {
         let figures = ClassFigures::default();
         let lane = |_| Lane { entries: VecDeque::new(), balance: 0, figures };
-        let mut queue = ClassQueue { weights, lanes: [0, 1, 2].map(lane) };
+        let mut queue = ClassQueue { order: order.into(), lanes: [0, 1, 2].map(lane), arrival: 0 };
         queue.forget_balances();
         queue
     }
 
-    /// Other weights from now on. Nothing that is queued is lost or changes its order.
-    pub fn set_weights(&mut self, weights: ClassWeights) {
-        self.weights = weights;
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
-            lane.balance = lane.balance.min(weights.round(index));
-        }
-        if self.is_empty() {
-            self.forget_balances();
+    /// Another order from now on. Nothing that is queued is lost, and each class keeps its own.
+    pub fn set_order(&mut self, order: impl Into<ClassOrder>) {
+        let before = std::mem::replace(&mut self.order, order.into());
+        match (before, self.order) {
+            (ClassOrder::Shares(_), ClassOrder::Shares(weights)) if !self.is_empty() => {
+                for (index, lane) in self.lanes.iter_mut().enumerate() {
+                    lane.balance = lane.balance.min(weights.round(index));
+                }
+            }
+            _ => self.forget_balances(),
         }
         self.check_invariants();
     }
 
     /// Adds an entry behind those of its class. `bytes` is what it will move, in bytes.
-    pub fn push(&mut self, class: TrafficClass, bytes: usize, entry: T) {
-        let charged = u64::try_from(bytes).unwrap_or(u64::MAX).min(CHARGED_BYTES_MAX);
+    pub fn push(&mut self, class: TrafficClass, bytes: usize, value: T) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).min(CHARGED_BYTES_MAX);
         let lane = &mut self.lanes[class.index()];
-        lane.entries.push_back((charged, entry));
+        lane.entries.push_back(Entry { arrival: self.arrival, bytes, value });
         lane.figures.queued += 1;
-        lane.figures.queued_bytes += charged;
+        lane.figures.queued_bytes += bytes;
+        self.arrival += 1;
     }
 
     /// The next entry, with its class; `None` only if the queue is empty.
@@ -173,29 +262,32 @@ impl<T> ClassQueue<T> {
         if self.is_empty() {
             return None;
         }
-        let index = match self.first_with_balance() {
-            Some(index) => index,
-            None => {
-                self.begin_rounds();
+        let index = match self.order {
+            ClassOrder::Arrival => self.first_come(),
+            ClassOrder::Shares(weights) => self.first_with_balance().unwrap_or_else(|| {
+                self.begin_rounds(weights);
                 self.first_with_balance().expect("rounds are begun until a class has balance")
-            }
+            }),
         };
+        let is_shared = self.order != ClassOrder::Arrival;
         let lane = &mut self.lanes[index];
-        let (bytes, entry) = lane.entries.pop_front().expect("it was chosen for its entries");
-        lane.balance -= (bytes + OPERATION_COST) as i64;
+        let Entry { bytes, value, .. } = lane.entries.pop_front().expect("it was chosen for them");
         lane.figures.queued -= 1;
         lane.figures.queued_bytes -= bytes;
         lane.figures.served += 1;
         lane.figures.served_bytes += bytes;
-        if lane.entries.is_empty() && index != TrafficClass::Control.index() {
-            lane.balance = lane.balance.min(0);
+        if is_shared {
+            lane.balance -= (bytes + OPERATION_COST) as i64;
+            if lane.entries.is_empty() && index != TrafficClass::Control.index() {
+                lane.balance = lane.balance.min(0);
+            }
         }
         lane.give_back_memory();
         if self.is_empty() {
             self.forget_balances();
         }
         self.check_invariants();
-        Some((TrafficClass::ALL[index], entry))
+        Some((TrafficClass::ALL[index], value))
     }
 
     /// True if no entry waits.
@@ -213,13 +305,18 @@ impl<T> ClassQueue<T> {
         self.lanes[class.index()].figures
     }
 
+    fn first_come(&self) -> usize {
+        let first = |(index, lane): (usize, &Lane<T>)| Some((lane.entries.front()?.arrival, index));
+        let firsts = self.lanes.iter().enumerate().filter_map(first);
+        firsts.min().expect("not called while empty").1
+    }
+
     fn first_with_balance(&self) -> Option<usize> {
         self.lanes.iter().position(|lane| !lane.entries.is_empty() && lane.balance > 0)
     }
 
     /// Begins as many rounds at once as the first class with entries needs to be served.
-    fn begin_rounds(&mut self) {
-        let weights = self.weights;
+    fn begin_rounds(&mut self, weights: ClassWeights) {
         // Balances of classes with entries are at or below zero here; `1 - balance` over what a
         // round gives, rounded up, makes one positive.
         let needed = |(index, lane): (usize, &Lane<T>)| {
@@ -238,14 +335,21 @@ impl<T> ClassQueue<T> {
 
     fn forget_balances(&mut self) {
         for (index, lane) in self.lanes.iter_mut().enumerate() {
-            lane.balance = self.weights.kept_idle(index);
+            lane.balance = match self.order {
+                ClassOrder::Arrival => 0,
+                ClassOrder::Shares(weights) => weights.kept_idle(index),
+            };
         }
     }
 
     fn check_invariants(&self) {
         for (index, lane) in self.lanes.iter().enumerate() {
             assert_eq!(lane.figures.queued, lane.entries.len() as u64, "entries are counted");
-            assert!(lane.balance <= self.weights.round(index), "no class saves more than a round");
+            let most = match self.order {
+                ClassOrder::Arrival => 0,
+                ClassOrder::Shares(weights) => weights.round(index),
+            };
+            assert!(lane.balance <= most, "no class saves more than a round");
             let debt_max = (CHARGED_BYTES_MAX + OPERATION_COST) as i64;
             assert!(lane.balance > -debt_max, "a debt is one entry's");
         }

@@ -15,11 +15,15 @@ fn weights() -> impl Strategy<Value = ClassWeights> {
     (one.clone(), one.clone(), one).prop_map(|(i, ii, iii)| ClassWeights::new(i, ii, iii).unwrap())
 }
 
+fn order() -> impl Strategy<Value = ClassOrder> {
+    prop_oneof![weights().prop_map(ClassOrder::Shares), Just(ClassOrder::Arrival)]
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Push(TrafficClass, usize),
     Pop,
-    Weights(ClassWeights),
+    Order(ClassOrder),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -27,7 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (class(), prop_oneof![9 => 0..LARGEST_BYTES, 1 => Just(usize::MAX)])
             .prop_map(|(class, bytes)| Step::Push(class, bytes)),
         5 => Just(Step::Pop),
-        1 => weights().prop_map(Step::Weights),
+        1 => order().prop_map(Step::Order),
     ]
 }
 
@@ -42,7 +46,7 @@ proptest! {
     /// an entry comes whenever there is one, and memory follows what is queued.
     #[test]
     fn each_class_is_a_queue_and_none_is_idle_beside_entries(
-        start in weights(),
+        start in order(),
         steps in prop::collection::vec(step(), 1..400),
     ) {
         let mut queue = ClassQueue::new(start);
@@ -59,7 +63,7 @@ proptest! {
                     }
                     None => prop_assert!(expected.iter().all(VecDeque::is_empty)),
                 },
-                Step::Weights(weights) => queue.set_weights(weights),
+                Step::Order(order) => queue.set_order(order),
             }
             prop_assert_eq!(queue.len(), expected.iter().map(VecDeque::len).sum::<usize>());
         }
@@ -187,7 +191,41 @@ fn a_class_alone_gets_everything_and_saves_nothing() {
 fn weights_that_cannot_be_are_refused_with_the_range() {
     let refused = |i, ii, iii| ClassWeights::new(i, ii, iii).unwrap_err().to_string();
     assert_eq!(refused(1, 1, 0), "the weight of class III (background) is 0; it is 1 to 1000");
-    assert_eq!(refused(1001, 1, 1), "the weight of class I (control) is 1001; it is 1 to 1000");
+    assert_eq!(
+        refused(1001, 1, 1),
+        "the weight of class I (control) is above the maximum; it is 1 to 1000"
+    );
     let weights = ClassWeights::new(1, 2, 1000).unwrap();
     assert_eq!(TrafficClass::ALL.map(|class| weights.of(class)), [1, 2, 1000]);
+}
+
+#[test]
+fn without_weights_it_is_one_queue_and_classes_mean_nothing() {
+    let mut queue = ClassQueue::new(ClassOrder::Arrival);
+    let classes = [TrafficClass::Background, TrafficClass::Client, TrafficClass::Control];
+    for number in 0..30 {
+        queue.push(classes[number % 3], number * 10_000, number);
+    }
+    for number in 0..20 {
+        assert_eq!(queue.pop(), Some((classes[number % 3], number)));
+    }
+    queue.set_order(ClassWeights::default());
+    assert_eq!(queue.pop(), Some((TrafficClass::Control, 20)), "class I is next");
+}
+
+#[test]
+fn the_text_of_an_order_is_read_as_it_is_shown() {
+    for text in ["off", "I=64,II=64,III=16", "I=1,II=1000,III=7"] {
+        assert_eq!(text.parse::<ClassOrder>().expect(text).to_string(), text);
+    }
+    let shuffled = "III=16, I=64 ,II=64".parse::<ClassOrder>();
+    assert_eq!(shuffled, Ok(ClassOrder::default()), "in any order, with blanks");
+    for text in ["", "on", "64,64,16", "I=64,II=64", "I=64,II=64,II=1,III=1", "I=64,II=64,III=-1"] {
+        assert_eq!(text.parse::<ClassOrder>(), Err(ClassOrderError::Form), "{text}");
+    }
+    let refused = |text: &str| text.parse::<ClassOrder>().expect_err(text).to_string();
+    assert!(refused("I=64,II=64,III=0").contains("class III (background) is 0; it is 1 to 1000"));
+    let most = "99999999999999999999";
+    assert!(refused(&format!("I=1,II={most},III=1")).contains("class II (client) is above"));
+    assert!(refused("4").contains("allowed are off and"));
 }
