@@ -112,8 +112,10 @@ fn run(args: &Args) -> Result<PathBuf, BenchError> {
     let program = if args.no_heal { None } else { Some(args.program.path()?) };
     let mut measured = Measured::default();
     for round in 0..rounds {
-        for side in sides(round) {
-            measured.queues.extend(queues::measure(round, side, effort.queue)?);
+        for load in queues::LOADS {
+            for side in sides(round) {
+                measured.queues.extend(queues::measure(round, load, side, effort.queue)?);
+            }
         }
         if let Some(program) = &program {
             for side in sides(round) {

@@ -27,6 +27,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Jobs under way or waiting, by class.
 const IN_FLIGHT: [usize; 3] = [1, 32, 32];
 
+/// What is served together, with its name in reports.
+pub(super) type QueueLoad = (&'static str, &'static [TrafficClass]);
+
+/// All at once, and class III alone.
+pub(super) const LOADS: [QueueLoad; 2] =
+    [("all", &TrafficClass::ALL), ("alone", &[TrafficClass::Background])];
+
 /// One class in one round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct QueueRound {
@@ -48,30 +55,28 @@ struct Meter {
     times: [Histogram; 3],
 }
 
-/// All at once, then class III alone, on one side.
+/// One load on one side; a row for each class of it.
 pub(super) fn measure(
     round: usize,
+    (load, classes): QueueLoad,
     side: usize,
     duration: Duration,
 ) -> Result<Vec<QueueRound>, BenchError> {
-    let mut rows = Vec::new();
-    for (load, classes) in [("all", &TrafficClass::ALL[..]), ("alone", &TrafficClass::ALL[2..])] {
-        let all = serve(side, classes, duration)?;
-        rows.extend(classes.iter().map(|class| {
-            let times = &all[class.index()];
-            QueueRound {
-                round,
-                load,
-                side: SIDES[side],
-                class: class.numeral(),
-                per_s: times.calls() as f64 / duration.as_secs_f64(),
-                p50_us: times.quantile_ns(0.5) as f64 / 1e3,
-                p99_us: times.quantile_ns(0.99) as f64 / 1e3,
-                p999_us: times.quantile_ns(0.999) as f64 / 1e3,
-            }
-        }));
-    }
-    Ok(rows)
+    let all = serve(side, classes, duration)?;
+    let row = |class: &TrafficClass| {
+        let times = &all[class.index()];
+        QueueRound {
+            round,
+            load,
+            side: SIDES[side],
+            class: class.numeral(),
+            per_s: times.calls() as f64 / duration.as_secs_f64(),
+            p50_us: times.quantile_ns(0.5) as f64 / 1e3,
+            p99_us: times.quantile_ns(0.99) as f64 / 1e3,
+            p999_us: times.quantile_ns(0.999) as f64 / 1e3,
+        }
+    };
+    Ok(classes.iter().map(row).collect())
 }
 
 fn serve(
