@@ -150,9 +150,13 @@ impl<O: Outlet> Core<O> {
         }
     }
 
-    /// Does something of class III when it is its turn, which may be now.
+    /// Does something of class III when it is its turn, which may be now; drops it if the core has
+    /// stopped.
     pub(super) fn in_turn(&self, bytes: u64, work: impl FnOnce() + 'static) {
         let (meter, class) = (&self.shared.class_meter, TrafficClass::Background);
+        if self.shared.state.borrow().stopped {
+            return;
+        }
         if self.shared.gate.borrow().is_open() {
             meter.passed(class, bytes as usize);
             return work();
@@ -166,7 +170,7 @@ impl<O: Outlet> Core<O> {
         self.shared.gated.notify_all();
     }
 
-    /// Waits until it is the turn of something of class III.
+    /// Waits until it is the turn of something of class III, or the core stops.
     pub(super) async fn background_turn(&self, bytes: u64) {
         if self.shared.gate.borrow().is_open() {
             self.shared.class_meter.passed(TrafficClass::Background, bytes as usize);
@@ -185,14 +189,17 @@ impl<O: Outlet> Core<O> {
         loop {
             let notified = self.shared.gated.notified();
             if self.shared.state.borrow().stopped {
-                return self.shared.gate.borrow_mut().drain().for_each(drop);
+                let waiting: Vec<Gated> = self.shared.gate.borrow_mut().drain().collect();
+                let class = TrafficClass::Background;
+                waiting.iter().for_each(|_| self.shared.class_meter.dropped(class));
+                return;
             }
             if self.shared.gate.borrow().is_empty() {
                 notified.await;
                 continue;
             }
-            // What came before counts as of the turn that begins now: an entry that waits alone
-            // is let through in the next turn without clients.
+            // Only clients' messages of the turn that begins now count: without any, one entry is
+            // let through.
             self.shared.gate.borrow_mut().end_turn();
             self.shared.worker.yield_now().await;
             loop {

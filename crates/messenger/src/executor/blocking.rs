@@ -283,8 +283,7 @@ mod tests {
         assert_eq!(held.recv_blocking(), Ok(Ok(())));
         waiting.into_iter().for_each(|job| assert_eq!(job.recv_blocking(), Ok(())));
         pool.shutdown();
-        let ran = ran.lock().clone();
-        ran
+        ran.lock().clone()
     }
 
     #[test]
