@@ -25,8 +25,9 @@
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads
 //! the journal again, `reading` serves reads, `times` times them, `upkeep` syncs, applies and
 //! trims, `sync_job` is one sync, `sync_state` knows how they go, [`recovery`] brings shards back
-//! and repairs, `class_gate` has it take turns with clients, `backfill` makes that wait on a nearly full disk, `listing` trims before a shard is
-//! told what it missed, `comparing` finds what need not move, [`scrub`] compares shards.
+//! and repairs, `class_gate` has it take turns with clients, `backfill` makes that wait on a nearly
+//! full disk, `listing` trims before a shard is told what it missed, `comparing` finds what need
+//! not move, [`scrub`] compares shards.
 
 mod backfill;
 mod background;
