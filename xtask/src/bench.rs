@@ -42,6 +42,12 @@ pub enum BenchTask {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Traffic classes off and on in turns: queues, and a heal under a client's load, with a report
+    Classes {
+        /// --quick, --no-heal, --rounds N, --name NAME, --out DIR; --help for more
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// GlusterFS's cluster lock and per-core file allocation (the thesis's Figures 4.1 to 4.3),
     /// with a report
     Consistency {
@@ -101,6 +107,7 @@ pub fn run(task: BenchTask, interrupt: &Interrupt) -> Outcome {
         BenchTask::Contention { args } => with(bench("contention"), args),
         BenchTask::Datapath { args } => with(bench_with_daemon("datapath", interrupt)?, args),
         BenchTask::Overhead { args } => with(bench_with_daemon("overhead", interrupt)?, args),
+        BenchTask::Classes { args } => with(bench_with_daemon("classes", interrupt)?, args),
         BenchTask::Consistency { args } => with(bench("consistency"), args),
         BenchTask::Peers { args } => {
             let all = ["run", "--release", "--manifest-path", "benches/peers/Cargo.toml", "--"]

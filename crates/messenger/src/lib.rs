@@ -51,6 +51,11 @@ pub mod telemetry;
 mod wire;
 
 pub use executor::blocking::JobFailed;
+pub use executor::class_queue::{
+    CHARGED_BYTES_MAX, CLASS_WEIGHT_MAX, CLASSES, COST_PER_WEIGHT, ClassFigures, ClassName,
+    ClassOrder, ClassOrderError, ClassQueue, ClassWeightError, ClassWeights, IDLE_ENTRIES_MAX,
+    OPERATION_COST,
+};
 pub use executor::inline_predictor::InlinePredictor;
 pub use executor::runtime::{Handle, Runtime, RuntimeConfig, RuntimeError};
 pub use executor::task::TaskHandle;
@@ -67,6 +72,7 @@ pub use serve::service::{
 };
 pub use session::connection::{Call, Connection};
 pub use sync::Gone;
+pub use telemetry::classes::{CLASS_FIGURES, ClassFigure, ClassMeter, ClassStats, ClassTable};
 pub use telemetry::connections::{
     AttachmentStats, CONNECTIONS_REPORTED_MAX, ConnectionStats, Forecast, ListenerStats,
     SEATS_REPORTED_MAX,

@@ -16,8 +16,8 @@ use clap::{Args, ValueEnum};
 use ec_store::fullness::FullRatios;
 use ec_store::pg::shard::PgShard;
 use ec_store::throttle::Throttles;
-use messenger::RuntimeConfig;
 use messenger::address::HostPort;
+use messenger::{ClassOrder, RuntimeConfig};
 use placement::threads::{MappingError, MaxEvents, PlacementConfig};
 use protocol::MONITOR_PORT;
 use protocol::monitor::{ObjectStore, PathCut};
@@ -159,6 +159,10 @@ settings! {
     /// Events that a messenger worker takes at once: auto (connections / workers, rounded up) or 1
     /// to 65536 [default: auto]
     ms_max_events: String, "TREFOIL_MS_MAX_EVENTS";
+    /// Shares of traffic classes in a storage daemon's I/O threads and cores, each 1 to 1000: I map
+    /// updates, II clients, III rebuilding, scrubs and returning space; or off, in the order of
+    /// arrival [default: off]
+    ms_class_weights: String, "TREFOIL_MS_CLASS_WEIGHTS";
     /// Buffer pools of a storage daemon, 1 to 64, each with a lock of its own; 1 is GlusterFS's old
     /// iobuf pool [default: 4]
     ms_buffer_pools: u16, "TREFOIL_MS_BUFFER_POOLS";
@@ -351,6 +355,8 @@ pub struct Config {
     pub ms_placement: PlacementConfig,
     /// Events that one of them takes at once.
     pub ms_max_events: MaxEvents,
+    /// How traffic classes share its I/O threads and cores.
+    pub ms_class_order: ClassOrder,
     /// Buffer pools of a storage daemon.
     pub ms_buffer_pools: u16,
     /// Workers without work look for more for so long before they sleep.
@@ -572,6 +578,8 @@ impl Config {
             )?,
             ms_placement,
             ms_max_events,
+            ms_class_order: parsed("ms_class_weights", s.ms_class_weights.as_deref())?
+                .unwrap_or_default(),
             ms_buffer_pools: in_range("ms_buffer_pools", s.ms_buffer_pools.unwrap_or(4), 1, 64)?,
             ms_busy_poll: busy_poll(s.ms_busy_poll_us)?,
             ms_connections_max: connections_max(s.ms_connections_max)?,
@@ -968,6 +976,9 @@ mod tests {
             ("ms_connections_max = 4000000000", "open files"),
             ("ms_idle_timeout_s = 9", "allowed are 0 and 10 to 86400"),
             ("ms_max_events = \"0\"", "allowed are auto and 1 to 65536"),
+            ("ms_class_weights = \"I=64,II=64,III=0\"", "class III (background) is 0"),
+            ("ms_class_weights = \"I=64,II=1001,III=1\"", "it is 1 to 1000"),
+            ("ms_class_weights = \"64,64,16\"", "allowed are off and the weights of all three"),
             ("osd_id = 3", "below osd_count"),
             ("osd_id = 1000\nroles = [\"osd\"]", "below 1000"),
             ("osd_listen = \"0.0.0.0:7411\"", "set osd_advertise"),

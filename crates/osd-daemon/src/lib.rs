@@ -17,3 +17,4 @@ mod random;
 mod readiness;
 pub mod roles;
 mod supervisor;
+mod traffic;

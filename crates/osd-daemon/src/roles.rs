@@ -326,6 +326,7 @@ fn osd_config(config: &Config, addresses: &OsdAddresses, monitors: &HostPorts) -
         ms_workers: config.ms_workers,
         ms_placement: config.ms_placement,
         ms_max_events: config.ms_max_events,
+        ms_class_order: config.ms_class_order,
         ms_buffer_pools: config.ms_buffer_pools,
         ms_busy_poll: config.ms_busy_poll,
         ms_connections_max: config.ms_connections_max,

@@ -10,6 +10,9 @@
 //!    "cpu_share": 0.40,               of one CPU
 //!    "bytes_in_per_s": 1.0, "bytes_out_per_s": 1.0, "messages_per_s": 1.0, "polls_per_s": 1.0,
 //!    "events_per_poll": 1.2, "events_max": 9}],     the most since the start
+//!  "classes": [{"target": "osd.0", "queue": "core", "class": "III",     see ms_class_weights
+//!    "queued": 3,                     that wait now
+//!    "served_per_s": 1.0, "bytes_per_s": 1.0}],
 //!  "connections": [{"target": "osd.0", "listener": "127.0.0.1:7410", "connection": 17,
 //!    "name": "client",                as the peer says
 //!    "peer": "127.0.0.1:40000", "state": "up", "mapping": "lcam", "workers": [0, 3], "seconds": 1.0,
@@ -32,6 +35,7 @@
 //! Of a listener with more than [`messenger::CONNECTIONS_REPORTED_MAX`] connections, those are
 //! shown that carried the most bytes since they began; there is no outlook then, and no prediction.
 
+mod classes;
 mod connections;
 
 use crate::error::OperatorError;
@@ -80,6 +84,7 @@ struct Row {
 #[derive(Debug, Serialize)]
 struct Shown {
     workers: Vec<Row>,
+    classes: Vec<classes::Row>,
     connections: Vec<connections::Row>,
     outlooks: Vec<connections::Outlook>,
     spreads: Vec<connections::Spread>,
@@ -94,6 +99,7 @@ pub fn run(cluster: &Cluster, args: &TopArgs) -> Result<(), OperatorError> {
     watch::rates(cluster, &args.targets, interval, args.watch.is_some(), |answers| {
         let shown = Shown {
             workers: answers.reports.iter().flat_map(rows).collect(),
+            classes: answers.reports.iter().flat_map(classes::rows).collect(),
             connections: answers.reports.iter().flat_map(connections::rows).collect(),
             outlooks: answers.reports.iter().flat_map(connections::outlooks).collect(),
             spreads: answers.reports.iter().flat_map(connections::spreads).collect(),
@@ -168,6 +174,9 @@ fn text(shown: &Shown, with_seats: bool) -> String {
         ]
     });
     let mut parts = vec![columns(head, cells)];
+    if !shown.classes.is_empty() {
+        parts.push(classes::text(&shown.classes));
+    }
     if !shown.connections.is_empty() {
         parts.push(connections::text(&shown.connections));
         if with_seats {
@@ -215,6 +224,7 @@ mod tests {
         let text = text(
             &Shown {
                 workers: rows,
+                classes: Vec::new(),
                 connections: Vec::new(),
                 outlooks: Vec::new(),
                 spreads: Vec::new(),

@@ -108,7 +108,7 @@ fn broken_config(bench: &Bench, rig: &Rig) -> Outcome {
 
 fn messenger_settings(bench: &Bench, rig: &Rig) -> Outcome {
     let data = rig.scratch("messenger")?;
-    let cases: [(&str, &str, &[&str]); 6] = [
+    let cases: [(&str, &str, &[&str]); 8] = [
         (
             "ms_mapping",
             "\"fastest\"",
@@ -118,6 +118,8 @@ fn messenger_settings(bench: &Bench, rig: &Rig) -> Outcome {
         ("ms_placement_interval_ms", "0", &["allowed are 1 ms to 3600s"]),
         ("ms_lock_threshold", "2", &["above 0 and up to 1"]),
         ("ms_max_events", "\"0\"", &["allowed are auto and 1 to 65536"]),
+        ("ms_class_weights", "\"I=64,II=64,III=0\"", &["class III (background) is 0", "1 to 1000"]),
+        ("ms_class_weights", "\"I=1,II=1\"", &["allowed are off and the weights of all three"]),
         ("ms_connections_max", "4294967295", &["must be from 16 to", "open files"]),
     ];
     for (key, value, allowed) in cases {

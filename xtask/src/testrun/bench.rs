@@ -1,6 +1,6 @@
-//! The benches of the LCAM paper's figures, overhead and consistency for a few seconds: they must
-//! run and write everything that a report has. What they measure in so short a time is not looked
-//! at.
+//! The benches of the LCAM paper's figures, overhead, classes and consistency for a few seconds:
+//! they must run and write everything that a report has. What they measure in so short a time is
+//! not looked at.
 
 use super::report::Report;
 use crate::error::{Context, Outcome, ensure};
@@ -67,6 +67,21 @@ pub fn run(report: &mut Report, interrupt: &Interrupt) -> Outcome {
         exec::run_ok(command.arg("--out").arg(&out), BUILD_AND_RUN_MAX, interrupt)?;
         check_overhead(&out)
     })?;
+    let out = dir.path().join("classes");
+    report.case(
+        "bench",
+        "classes --quick heals on both sides and writes a whole report",
+        || {
+            let daemon = workspace::build_release(interrupt)?.join("osd-daemon");
+            let mut command = Command::new(workspace::cargo());
+            command.current_dir(workspace::root());
+            command.args([
+                "bench", "-p", "benches", "--bench", "classes", "--", "--quick", "--daemon",
+            ]);
+            exec::run_ok(command.arg(daemon).arg("--out").arg(&out), BUILD_AND_RUN_MAX, interrupt)?;
+            check_classes(&out)
+        },
+    )?;
     let out = dir.path().join("consistency");
     report.case(
         "bench",
@@ -164,6 +179,26 @@ fn check_page(out: &Path) -> Outcome {
     ensure!(figures.len() >= 12, "only {} links on the page", figures.len());
     for figure in figures {
         ensure!(out.join(figure).is_file(), "{figure} is missing");
+    }
+    Ok(())
+}
+
+/// Each class was served and each heal ended, with classes on and off.
+fn check_classes(out: &Path) -> Outcome {
+    let text = read(&out.join("report.md"))?;
+    for part in ["* Command:", "* Machine:", "## Targets", "## What this does not show"] {
+        ensure!(text.contains(part), "the report lacks `{part}`");
+    }
+    let queues = read_rows(&out.join("queues.json"))?;
+    ensure!(queues.len() == 8, "{} rows, expected all classes and one alone, twice", queues.len());
+    for row in &queues {
+        ensure!(row["per_s"].as_f64().is_some_and(|rate| rate > 0.0), "starved: {row}");
+    }
+    let heals = read_rows(&out.join("heals.json"))?;
+    ensure!(heals.len() == 2, "{} heals, expected one on each side", heals.len());
+    for row in &heals {
+        let reads = row["reads_healing"]["count"].as_u64();
+        ensure!(reads.is_some_and(|reads| reads > 0), "nothing was read meanwhile: {row}");
     }
     Ok(())
 }

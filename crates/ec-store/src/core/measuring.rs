@@ -4,6 +4,7 @@
 //! and spends a hundredth of the time on that at most; so the number is young where they are few.
 
 use super::{Core, Outlet};
+use messenger::TrafficClass;
 use std::time::{Duration, Instant};
 
 /// A core looks again no sooner.
@@ -44,7 +45,7 @@ impl<O: Outlet> Core<O> {
                 }
                 state.store.fragments.size_of_pg(pg)
             };
-            match self.shared.worker.blocking(job).await {
+            match self.shared.worker.blocking_as(TrafficClass::Background, 0, job).await {
                 Ok(Ok(bytes)) => sum += bytes,
                 Ok(Err(error)) => tracing::debug!(%pg, %error, "cannot be measured"),
                 Err(_) => tracing::warn!(%pg, "measuring ended in a panic"),

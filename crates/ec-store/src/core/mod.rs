@@ -25,12 +25,14 @@
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads
 //! the journal again, `reading` serves reads, `times` times them, `upkeep` syncs, applies and
 //! trims, `sync_job` is one sync, `sync_state` knows how they go, [`recovery`] brings shards back
-//! and repairs, `backfill` makes that wait on a nearly full disk, `listing` trims before a shard is
-//! told what it missed, `comparing` finds what need not move, [`scrub`] compares shards.
+//! and repairs, `class_gate` has it take turns with clients, `backfill` makes that wait on a nearly
+//! full disk, `listing` trims before a shard is told what it missed, `comparing` finds what need
+//! not move, [`scrub`] compares shards.
 
 mod backfill;
 mod background;
 mod backlog;
+mod class_gate;
 mod comparing;
 mod format;
 mod holding;
@@ -71,9 +73,10 @@ use crate::superblock::DataDir;
 use crate::throttle::Throttles;
 use backlog::Backlog;
 use bytes::Bytes;
+use class_gate::{ClassGate, Gated};
 use listing::ListWaits;
 use messenger::sync::Notify;
-use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
+use messenger::{ClassMeter, ClassOrder, Connection, Message, ReplyTo, TrafficClass, Worker};
 use pace::Pace;
 use protocol::monitor::{PgBacklog, SessionHolding};
 use protocol::shard::{
@@ -122,6 +125,8 @@ pub struct CoreConfig {
     /// I/O threads that scrubs, rebuilding and returning space take at a time, at least one.
     /// Default 1.
     pub disk_threads: u64,
+    /// How class III takes turns with clients on the core's thread. Default: by weight.
+    pub class_order: ClassOrder,
     /// Shares of the disk at which sessions are told that it is full (default 0.95), and at which
     /// backfill pauses (0.90).
     pub ratios: FullRatios,
@@ -162,6 +167,7 @@ impl CoreConfig {
             sync_lanes: Self::SYNC_LANES,
             throttles: Throttles::default(),
             disk_threads: 1,
+            class_order: ClassOrder::default(),
             ratios: FullRatios::default(),
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
             dirty_objects_max: PgShard::DIRTY_OBJECTS_MAX,
@@ -307,6 +313,10 @@ struct Shared<O> {
     /// Background disk jobs at a time.
     disk_threads: Rc<Slots>,
     times: CoreTimes,
+    /// Work of class III that waits for its turn.
+    gate: RefCell<ClassGate<Gated>>,
+    class_meter: ClassMeter,
+    gated: Notify,
     state: RefCell<State<O>>,
     turn: Notify,
     synced: Notify,
@@ -380,6 +390,8 @@ impl<O: Outlet> Core<O> {
         let (turn, synced, repair) = (Notify::new(), Notify::new(), Notify::new());
         let state = RefCell::new(state);
         let times = CoreTimes::new(worker.handle().operations());
+        let gate = RefCell::new(ClassGate::new(config.class_order));
+        let class_meter = class_gate::meter(worker.handle().classes());
         let (worker, journal_sync_interval) =
             (worker.clone(), Cell::new(config.journal_sync_interval));
         let ratios = Cell::new(config.ratios);
@@ -394,6 +406,9 @@ impl<O: Outlet> Core<O> {
                 sync_lanes,
                 disk_threads,
                 times,
+                gate,
+                class_meter,
+                gated: Notify::new(),
                 state,
                 turn,
                 synced,
@@ -409,6 +424,7 @@ impl<O: Outlet> Core<O> {
         worker.spawn(core.clone().measures());
         worker.spawn(core.clone().give_backs());
         worker.spawn(core.clone().syncs());
+        worker.spawn(core.clone().let_through());
         Ok(core)
     }
 
@@ -549,12 +565,22 @@ impl<O: Outlet> Core<O> {
     // ---- messages
 
     /// Takes a message of the kinds Attach, Write, Mark, Read, Stat, Extents, Objects, Space,
-    /// Reserve or Recovery.
+    /// Reserve or Recovery, in the class given, whatever its frame says. One of Recovery in class
+    /// III may wait for others; anything else is taken at once.
     ///
     /// # Errors
     /// [`Malformed`], also for other kinds.
-    pub fn handle(&self, outlet: &O, message: Message) -> Result<(), Malformed> {
-        match Kind::from_u16(message.kind) {
+    pub fn handle(
+        &self,
+        outlet: &O,
+        class: TrafficClass,
+        message: Message,
+    ) -> Result<(), Malformed> {
+        let kind = Kind::from_u16(message.kind);
+        if kind != Some(Kind::Recovery) {
+            self.serves(class, bytes_moved(&message));
+        }
+        match kind {
             Some(Kind::Write) => self.on_write(outlet, message),
             Some(Kind::Read) => self.on_read(outlet, message),
             Some(Kind::Mark) => self.on_mark(outlet, &message),
@@ -563,7 +589,7 @@ impl<O: Outlet> Core<O> {
             Some(Kind::Extents) => self.on_extents(outlet, &message),
             Some(Kind::Objects) => self.on_objects(outlet, &message),
             Some(kind @ (Kind::Space | Kind::Reserve)) => self.on_space(outlet, &message, kind),
-            Some(Kind::Recovery) => self.on_recovery(outlet, &message),
+            Some(Kind::Recovery) => self.on_recovery(outlet, class, &message),
             _ => Err(Malformed(message.kind)),
         }
     }
@@ -811,7 +837,19 @@ impl<O: Outlet> Core<O> {
         self.shared.turn.notify_all();
         self.shared.synced.notify_all();
         self.shared.repair.notify_all();
+        self.shared.gated.notify_all();
     }
+}
+
+/// Bytes that a session's message moves: those it brings, or those it asks for.
+fn bytes_moved(message: &Message) -> u64 {
+    let asked = match Kind::from_u16(message.kind) {
+        Some(Kind::Read) => front::<ReadRequest>(message).ok(),
+        _ => None,
+    };
+    // What is too long is refused; until then it must not count as more than can be.
+    let asked = asked.map_or(0, |request| u64::from(request.length.get()).min(READ_BYTES_MAX));
+    message.data.len() as u64 + asked
 }
 
 fn not_held(pg: PgId, attach: AttachId) -> AckMessage {

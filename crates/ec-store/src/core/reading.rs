@@ -302,14 +302,15 @@ impl<O: Outlet> Core<O> {
                 let core = self.clone();
                 if is_background {
                     self.shared.worker.spawn(async move {
-                        let result = core.background(job).await.unwrap_or(Err(ReadFailure::Io));
+                        let result = core.background(length, job).await;
+                        let result = result.unwrap_or(Err(ReadFailure::Io));
                         let mut state = core.shared.state.borrow_mut();
                         Self::unpin(&mut state, pg, object);
                         done(&mut state, result.map_err(|failure| (object, failure)));
                     });
                     return;
                 }
-                let job = self.shared.worker.blocking(job);
+                let job = self.shared.worker.blocking_as(TrafficClass::Client, length, job);
                 self.shared.worker.spawn(async move {
                     let result = job.await.unwrap_or(Err(ReadFailure::Io));
                     let mut state = core.shared.state.borrow_mut();
@@ -388,17 +389,52 @@ impl<O: Outlet> Core<O> {
 
     // ---- for other shards
 
-    pub(super) fn on_recovery(&self, outlet: &O, message: &Message) -> Result<(), Malformed> {
+    /// Answers another shard, in its turn if it is of class III; what is malformed is told at once.
+    pub(super) fn on_recovery(
+        &self,
+        outlet: &O,
+        class: TrafficClass,
+        message: &Message,
+    ) -> Result<(), Malformed> {
         let malformed = Malformed(message.kind);
         let request: RecoveryRequest =
             protocol::decode("recovery", &message.front).map_err(|_| malformed)?;
+        let bytes = match &request.body {
+            RecoveryBody::Snap { offset, length, .. } => {
+                let length = u64::from(*length);
+                if length > READ_BYTES_MAX || offset.checked_add(length).is_none() {
+                    return Err(malformed);
+                }
+                length
+            }
+            RecoveryBody::Mend { offset, length, .. } => {
+                offset.checked_add(*length).ok_or(malformed)?;
+                0
+            }
+            RecoveryBody::List { .. }
+            | RecoveryBody::Report { .. }
+            | RecoveryBody::Noted
+            | RecoveryBody::Objects { .. }
+            | RecoveryBody::Sum { .. } => 0,
+        };
         let to = message.reply_to();
+        if class == TrafficClass::Background {
+            let (core, outlet) = (self.clone(), outlet.clone());
+            self.in_turn(bytes, move || core.answer_shard(&outlet, to, request));
+        } else {
+            self.serves(class, bytes);
+            self.answer_shard(outlet, to, request);
+        }
+        Ok(())
+    }
+
+    /// The request's ranges were checked.
+    fn answer_shard(&self, outlet: &O, to: ReplyTo, request: RecoveryRequest) {
         let (pg, epoch, from) = (request.pg, request.epoch, request.from);
         let reply = match &request.body {
             RecoveryBody::List { after, blank, attached } => {
                 if after.is_none() && self.list_must_wait(pg, from, epoch) {
-                    reply_recovery(outlet, to, &RecoveryReply::NotYet, Bytes::new());
-                    return Ok(());
+                    return reply_recovery(outlet, to, &RecoveryReply::NotYet, Bytes::new());
                 }
                 let listed = self.with(pg, |shard, store| {
                     shard.list(store, epoch, from, *after, *blank, attached)
@@ -407,10 +443,9 @@ impl<O: Outlet> Core<O> {
                     objects, marks, more, everything, ..
                 })) = listed
                 {
-                    self.give_list(outlet, to, pg, objects, move |objects, bytes| {
+                    return self.give_list(outlet, to, pg, objects, move |objects, bytes| {
                         RecoveryReply::Listed { objects, bytes, marks, more, everything }
                     });
-                    return Ok(());
                 }
                 listed
             }
@@ -419,9 +454,6 @@ impl<O: Outlet> Core<O> {
             }
             RecoveryBody::Noted => self.with(pg, |shard, store| shard.noted(store, epoch, from)),
             RecoveryBody::Snap { object, offset, length, known, floor, hold } => {
-                if u64::from(*length) > READ_BYTES_MAX {
-                    return Err(malformed);
-                }
                 let question = SnapQuestion {
                     epoch,
                     from,
@@ -431,11 +463,11 @@ impl<O: Outlet> Core<O> {
                     floor,
                     hold: *hold,
                 };
-                let range = *offset..offset.checked_add(u64::from(*length)).ok_or(malformed)?;
+                let range = *offset..offset.saturating_add(u64::from(*length));
                 return self.give_piece(outlet, to, pg, &question, range);
             }
             RecoveryBody::Mend { object, offset, length, avoid } => {
-                let range = *offset..offset.checked_add(*length).ok_or(malformed)?;
+                let range = *offset..offset.saturating_add(*length);
                 Some(Ok(self.mend(pg, epoch, *object, range, *avoid)))
             }
             RecoveryBody::Objects { .. } | RecoveryBody::Sum { .. } => {
@@ -444,12 +476,11 @@ impl<O: Outlet> Core<O> {
                     let (reply, sums) = core.scrub_answer(&request).await;
                     reply_recovery(&outlet, to, &reply, sums);
                 });
-                return Ok(());
+                return;
             }
         };
         let reply = reply.unwrap_or(Ok(RecoveryReply::Refused(Status::NotActive)));
         reply_recovery(outlet, to, &reply.unwrap_or_else(|error| refused(&error)), Bytes::new());
-        Ok(())
     }
 
     /// Answers with a list of objects, once their sizes are known.
@@ -469,7 +500,7 @@ impl<O: Outlet> Core<O> {
         };
         let (core, outlet) = (self.clone(), outlet.clone());
         self.shared.worker.spawn(async move {
-            let bytes = core.background(sizes).await.unwrap_or_default();
+            let bytes = core.background(0, sizes).await.unwrap_or_default();
             reply_recovery(&outlet, to, &reply(objects, bytes), Bytes::new());
         });
     }
@@ -513,14 +544,11 @@ impl<O: Outlet> Core<O> {
         pg: PgId,
         question: &SnapQuestion<'_>,
         range: Range<u64>,
-    ) -> Result<(), Malformed> {
+    ) {
         let object = question.object;
         let snap = match self.snapshot(pg, question) {
             Ok(snap) => snap,
-            Err(reply) => {
-                reply_recovery(outlet, to, &reply, Bytes::new());
-                return Ok(());
-            }
+            Err(reply) => return reply_recovery(outlet, to, &reply, Bytes::new()),
         };
         let mut state = self.shared.state.borrow_mut();
         let profile_end =
@@ -531,8 +559,8 @@ impl<O: Outlet> Core<O> {
             Ok(described) => described,
             Err(status) => {
                 Self::unpin(&mut state, pg, object);
-                reply_recovery(outlet, to, &RecoveryReply::Refused(status), Bytes::new());
-                return Ok(());
+                let refused = RecoveryReply::Refused(status);
+                return reply_recovery(outlet, to, &refused, Bytes::new());
             }
         };
         let Snapshot { marks, has_unapplied } = snap;
@@ -558,7 +586,6 @@ impl<O: Outlet> Core<O> {
                 reply_recovery(&outlet, to, &RecoveryReply::Refused(Status::Io), Bytes::new());
             }
         });
-        Ok(())
     }
 }
 

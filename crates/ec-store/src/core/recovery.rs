@@ -465,6 +465,8 @@ impl<O: Outlet, M: Members> Way<O, M> {
             let exists = whole
                 .get_or_insert_with(|| Whole::of(pieces.iter().map(|piece| piece.whole)))
                 .exists;
+            // As if the last answer had taken longer: what is written fits the cut all the same.
+            self.core.background_turn(length).await;
             let (data, moved) = self.decode(&pieces, at, length);
             let piece = RebuiltPiece { offset: at, length, data, logical_end: 0 };
             let write = |shard: &mut PgShard, store: &mut super::CoreStore| {

@@ -187,7 +187,7 @@ impl<O: Outlet> Core<O> {
         let shard = self.view(pg).map(|view| view.me);
         let listed = self.shared.state.borrow_mut().store.fragments.list(pg);
         let Ok(entries) = listed else { return RecoveryReply::Refused(Status::Io) };
-        let job = self.background(move || {
+        let job = self.background(0, move || {
             let mut page = BTreeSet::new();
             for entry in entries {
                 let (object, of) = entry?;
@@ -307,7 +307,8 @@ impl<O: Outlet> Core<O> {
                 return Err(Status::Io);
             }
         };
-        let job = self.background(move || inspect(&file, &range, seed, scrub));
+        let bytes = (range.end - range.start) as usize;
+        let job = self.background(bytes, move || inspect(&file, &range, seed, scrub));
         match job.await {
             Ok(Ok(found)) => Ok(Some(found)),
             Ok(Err(error)) => {

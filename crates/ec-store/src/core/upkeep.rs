@@ -410,6 +410,7 @@ impl<O: Outlet> Core<O> {
                 }
                 store.fragments.dirty_files().cloned().collect::<Vec<_>>()
             };
+            // Class II: writers wait for the space that this makes.
             let job = self
                 .shared
                 .worker
@@ -620,7 +621,7 @@ impl<O: Outlet> Core<O> {
                 tracing::warn!(fragment = %file.key(), %error, "space beside its slots stays taken");
             }
         };
-        if self.background(move || files.iter().for_each(give_back)).await.is_err() {
+        if self.background(0, move || files.iter().for_each(give_back)).await.is_err() {
             tracing::warn!("giving back space ended in a panic");
         }
     }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use placement::threads::MaxEvents;
 
 use crate::executor::blocking::BlockingPool;
+use crate::executor::class_queue::ClassOrder;
 use crate::executor::worker::{Command, Worker, WorkerShared, thread_main};
 use crate::io::buffer::{PoolConfig, Pools};
 use crate::io::reactor::Causes;
@@ -21,6 +22,7 @@ use crate::shm::Shm;
 use crate::sync::contention_mutex::{ContentionMutex, LockTable};
 use crate::sync::oneshot::{Gone, block_on, oneshot};
 use crate::telemetry::TelemetryReport;
+use crate::telemetry::classes::ClassTable;
 use crate::telemetry::history::{History, HistoryMode};
 use crate::telemetry::operation::OperationTable;
 
@@ -41,6 +43,9 @@ pub struct RuntimeConfig {
     /// Most I/O threads that [`Worker::blocking`] may start, at first; see
     /// [`Handle::set_blocking_threads_max`].
     pub blocking_threads_max: usize,
+    /// Which of the jobs that wait for an I/O thread is next, at first; see
+    /// [`Handle::set_class_order`]. By weight unless set otherwise.
+    pub class_order: ClassOrder,
     /// Pools of data buffers.
     pub pools: PoolConfig,
     /// Data goes to and comes from other processes of this host through shared memory, where they
@@ -76,6 +81,7 @@ impl RuntimeConfig {
             name: name.into(),
             workers,
             blocking_threads_max: 16,
+            class_order: ClassOrder::default(),
             pools: PoolConfig::default(),
             shared_memory: true,
             busy_poll: Duration::ZERO,
@@ -111,6 +117,7 @@ struct Shared {
     lending: Arc<Shm>,
     locks: LockTable,
     operations: OperationTable,
+    classes: ClassTable,
     history: History,
     began: Instant,
     next_id: AtomicU64,
@@ -221,6 +228,11 @@ impl Handle {
         &self.shared.operations
     }
 
+    /// The table in which whoever runs on this runtime lists what its queues of traffic classes do.
+    pub fn classes(&self) -> &ClassTable {
+        &self.shared.classes
+    }
+
     /// Where whoever runs on this runtime remembers single operations, if that is on.
     pub fn history(&self) -> &History {
         &self.shared.history
@@ -237,6 +249,7 @@ impl Handle {
             locks: self.shared.locks.stats(),
             operations: self.shared.operations.stats(),
             workers: self.shared.workers.iter().map(|worker| worker.stats(now)).collect(),
+            classes: self.shared.classes.stats(),
             blocking_threads: self.shared.blocking.threads() as u64,
             blocking_panics: self.shared.blocking.panics() as u64,
             listeners: self.listeners().iter().map(|listening| listening.stats()).collect(),
@@ -312,6 +325,11 @@ impl Handle {
         self.shared.blocking.set_threads_max(threads_max);
     }
 
+    /// Changes [`RuntimeConfig::class_order`] at once, also for jobs that wait.
+    pub fn set_class_order(&self, order: ClassOrder) {
+        self.shared.blocking.set_order(order);
+    }
+
     /// Changes how many readiness events a worker takes at once; each does so from its next turn.
     pub fn set_max_events(&self, max_events: MaxEvents) {
         self.shared.max_events.store(events_or_zero(max_events), Relaxed);
@@ -366,8 +384,16 @@ impl Runtime {
             reactors.push(reactor);
         }
         let lending = Shm::new(config.shared_memory, &locks);
+        let operations = OperationTable::new(config.telemetry);
+        let classes = ClassTable::new(&locks, &operations);
         let shared = Shared {
-            blocking: BlockingPool::new(config.name.clone(), config.blocking_threads_max, &locks),
+            blocking: BlockingPool::new(
+                config.name.clone(),
+                config.blocking_threads_max,
+                config.class_order,
+                &locks,
+                &classes,
+            ),
             pools: Pools::in_arena(config.pools, lending.arena(), &locks),
             lending,
             began,
@@ -378,7 +404,8 @@ impl Runtime {
             connections: AtomicUsize::new(0),
             max_events: AtomicUsize::new(events_or_zero(config.max_events)),
             companions: ContentionMutex::new(&locks, "runtime companions", Vec::new()),
-            operations: OperationTable::new(config.telemetry),
+            operations,
+            classes,
             history: History::new(config.op_history, began, &locks),
             config,
             locks,

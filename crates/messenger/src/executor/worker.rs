@@ -30,6 +30,7 @@ use crate::io::reactor::{Causes, Sources};
 use crate::telemetry::counters::{WorkerCounters, WorkerStats};
 use crate::telemetry::operation::{Layer, Operation, OperationTable};
 use crate::telemetry::worker_time::{Meter, WorkerTime};
+use crate::wire::frame::TrafficClass;
 
 /// Token of the eventfd; sources count from 1.
 pub(crate) const WAKE_TOKEN: Token = Token(0);
@@ -284,8 +285,8 @@ impl Worker {
         })
     }
 
-    /// Runs `job` on the runtime's I/O threads. It starts at once, whether or not the future is
-    /// polled.
+    /// Runs `job` on the runtime's I/O threads, in class II. It starts at once, whether or not the
+    /// future is polled.
     ///
     /// # Errors
     /// [`JobFailed`] if it panicked or the runtime is shutting down.
@@ -294,7 +295,26 @@ impl Worker {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let receiver = self.inner.handle.blocking_pool().run(job);
+        self.blocking_as(TrafficClass::Client, 0, job)
+    }
+
+    /// As [`Worker::blocking`], in another class: which of the jobs that wait for a thread is next
+    /// follows from [`RuntimeConfig::class_order`](crate::RuntimeConfig::class_order). `bytes`:
+    /// what the job moves, as far as known; 0 if not.
+    ///
+    /// # Errors
+    /// As [`Worker::blocking`].
+    pub fn blocking_as<T, F>(
+        &self,
+        class: TrafficClass,
+        bytes: usize,
+        job: F,
+    ) -> impl Future<Output = Result<T, JobFailed>> + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let receiver = self.inner.handle.blocking_pool().run(class, bytes, job);
         async move { receiver.await.map_err(|_| JobFailed) }
     }
 

@@ -5,6 +5,7 @@
 //! description ([`WorkerStats::FIGURES`], [`LOCK_FIGURES`]); tables, JSON and metrics all come from
 //! there.
 
+pub(crate) mod classes;
 pub(crate) mod connections;
 pub(crate) mod counters;
 pub mod histogram;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::executor::worker::Worker;
 use crate::session::connection::Connection;
 use crate::sync::contention_mutex::LockStats;
+use crate::telemetry::classes::ClassStats;
 use crate::telemetry::connections::ListenerStats;
 use crate::telemetry::counters::WorkerStats;
 use crate::telemetry::operation::OperationStats;
@@ -149,6 +151,8 @@ pub struct TelemetryReport {
     pub operations: Vec<OperationStats>,
     /// One entry per worker.
     pub workers: Vec<WorkerStats>,
+    /// Queues of traffic classes, three entries for each.
+    pub classes: Vec<ClassStats>,
     /// I/O threads alive.
     pub blocking_threads: u64,
     /// Blocking jobs that panicked.
@@ -185,10 +189,15 @@ impl TelemetryReport {
                 Some(then) => now.since(then),
                 None => now.clone(),
             };
+        let class = |now: &ClassStats| match earlier.classes.iter().find(|then| now.is_same(then)) {
+            Some(then) => now.since(then),
+            None => now.clone(),
+        };
         TelemetryReport {
             elapsed_ns: self.elapsed_ns - earlier.elapsed_ns,
             locks: self.locks.iter().map(lock).collect(),
             operations: self.operations.iter().map(operation).collect(),
+            classes: self.classes.iter().map(class).collect(),
             workers: self
                 .workers
                 .iter()

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::RangeInclusive;
 
+use crate::telemetry::classes::CLASS_FIGURES;
 use crate::telemetry::connections::ListenerStats;
 use crate::telemetry::counters::{POLL_EVENTS_BOUNDS, WorkerStats};
 use crate::telemetry::operation::OperationStats;
@@ -44,6 +45,17 @@ pub fn render(reports: &[TelemetryReport]) -> String {
         for report in reports {
             for lock in &report.locks {
                 family.sample(&[("role", &report.name), ("lock", &lock.name)], (figure.get)(lock));
+            }
+        }
+    }
+    for figure in &CLASS_FIGURES {
+        let mut family =
+            text.family("trefoil_class_", figure.name, figure.unit, figure.rule, figure.help);
+        for report in reports {
+            for class in &report.classes {
+                let labels =
+                    [("role", &*report.name), ("queue", &class.queue), ("class", &class.class)];
+                family.sample(&labels, (figure.get)(class));
             }
         }
     }
@@ -262,6 +274,7 @@ fn escaped(label: &str) -> String {
 mod tests {
     use super::*;
     use crate::sync::contention_mutex::LockStats;
+    use crate::telemetry::classes::ClassStats;
     use crate::telemetry::operation::{Layer, OperationTable};
     use placement::threads::{Mapping, PlacementConfig};
     use std::collections::HashMap;
@@ -295,8 +308,16 @@ mod tests {
         for ns in [500, 3_000, 60_000_000_000] {
             operation.record(t0, t0 + Duration::from_nanos(ns));
         }
+        let class = ClassStats {
+            queue: "io".into(),
+            class: "III".into(),
+            queued: 4,
+            served: 5,
+            served_bytes: 6,
+        };
         let report = TelemetryReport {
             name: "osd.0".into(),
+            classes: vec![class],
             operations: table.stats(),
             listeners: vec![listener(1), listener(2)],
             locks: vec![lock],
@@ -364,6 +385,8 @@ mod tests {
             "trefoil_operation_seconds_bucket{role=\"osd.0\",layer=\"pg\",operation=\"write\",le=\"+Inf\"} 3",
             "trefoil_operation_seconds_sum{role=\"mds\",layer=\"pg\",operation=\"write\"} 60.0000035",
             "trefoil_operation_seconds_count{role=\"mds\",layer=\"pg\",operation=\"write\"} 3",
+            "trefoil_class_queued{role=\"mds\",queue=\"io\",class=\"III\"} 4",
+            "trefoil_class_served_bytes_total{role=\"osd.0\",queue=\"io\",class=\"III\"} 6",
             "trefoil_worker_poll_events_count{role=\"osd.0\",worker=\"0\"} 3",
         ] {
             assert!(text.lines().any(|found| found == line), "`{line}` is not in:\n{text}");

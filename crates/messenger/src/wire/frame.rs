@@ -57,7 +57,9 @@ const FLAG_LENT: u32 = 1 << 30;
 /// Message kinds from here up belong to the messenger.
 pub const RESERVED_KINDS: u16 = 0xff00;
 
-/// What a message is for. Every frame carries it; nothing is queued by it yet.
+/// What a message is for. Every frame carries it, a frame with another class byte is a bad frame,
+/// and no daemon believes it: the class in which a message is served follows from its kind and
+/// from who sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum TrafficClass {
@@ -70,6 +72,24 @@ pub enum TrafficClass {
 }
 
 impl TrafficClass {
+    /// The classes, I first.
+    pub const ALL: [TrafficClass; 3] =
+        [TrafficClass::Control, TrafficClass::Client, TrafficClass::Background];
+
+    /// Place in [`TrafficClass::ALL`].
+    pub fn index(self) -> usize {
+        self as usize - 1
+    }
+
+    /// Its number, as settings and metrics have it: I, II, III.
+    pub const fn numeral(self) -> &'static str {
+        match self {
+            TrafficClass::Control => "I",
+            TrafficClass::Client => "II",
+            TrafficClass::Background => "III",
+        }
+    }
+
     fn from_wire(raw: u8) -> Result<TrafficClass, FrameError> {
         match raw {
             1 => Ok(TrafficClass::Control),

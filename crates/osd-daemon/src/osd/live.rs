@@ -13,6 +13,7 @@ pub(crate) const LIVE_KEYS: &[&str] = &[
     "ms_lock_threshold",
     "ms_lcam_rule",
     "ms_max_events",
+    "ms_class_weights",
     "filestore_op_threads",
     "osd_disk_threads",
     "journal_sync_interval_ms",
@@ -36,7 +37,9 @@ impl LiveRole for Shared {
             self.handle.set_max_events(config.ms_max_events);
             return Ok(());
         }
-        if key.starts_with("ms_") {
+        if key == "ms_class_weights" {
+            self.handle.set_class_order(config.ms_class_order);
+        } else if key.starts_with("ms_") {
             let listener = self.listener().ok_or("it does not listen")?;
             return listener.set_placement(config.ms_placement).map_err(|error| error.to_string());
         }
@@ -50,7 +53,7 @@ impl LiveRole for Shared {
         let interval = Duration::from_millis(config.journal_sync_interval_ms);
         let slots = u64::from(config.osd_recovery_max_active / cores);
         let rate = rate_of_core(config.osd_recovery_max_bytes_per_sec, cores);
-        let ratios = config.ratios;
+        let (ratios, class_order) = (config.ratios, config.ms_class_order);
         for core in 0..usize::from(cores) {
             let key = key.to_owned();
             self.handle.spawn_on(core, move |worker| {
@@ -60,6 +63,7 @@ impl LiveRole for Shared {
                         "osd_recovery_max_bytes_per_sec" => {
                             side.core.set_recovery_bytes_per_sec(rate)
                         }
+                        "ms_class_weights" => side.core.set_class_order(class_order),
                         "filestore_op_threads" => side.core.set_sync_lanes(lanes),
                         "osd_disk_threads" => side.core.set_disk_threads(disk_threads),
                         key if key.starts_with("filestore_") => side.core.set_throttles(throttles),

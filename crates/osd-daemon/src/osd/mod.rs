@@ -51,7 +51,7 @@ use ec_store::throttle::Throttles;
 use messenger::address::HostPorts;
 use messenger::sync::block_on;
 use messenger::{
-    ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError,
+    ClassOrder, ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError,
 };
 use placement::threads::{MaxEvents, PlacementConfig};
 use power::{Losses, PowerFile};
@@ -108,6 +108,8 @@ pub struct OsdConfig {
     pub ms_placement: PlacementConfig,
     /// Events that a worker takes at once. Default auto.
     pub ms_max_events: MaxEvents,
+    /// How traffic classes share the I/O threads and the cores. Default by weight.
+    pub ms_class_order: ClassOrder,
     /// Buffer pools. Default 4.
     pub ms_buffer_pools: u16,
     /// For how long workers without work look for more before they sleep. Default 100 us.
@@ -183,6 +185,7 @@ impl OsdConfig {
             ms_workers: 0,
             ms_placement: PlacementConfig::default(),
             ms_max_events: MaxEvents::default(),
+            ms_class_order: ClassOrder::default(),
             ms_buffer_pools: 4,
             ms_busy_poll: RuntimeConfig::BUSY_POLL,
             ms_connections_max: 10_000,
@@ -403,6 +406,7 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     let workers = config.ms_workers.max(config.osd_op_threads);
     let mut runtime = RuntimeConfig::new(config.id.to_string(), usize::from(workers));
     runtime.max_events = config.ms_max_events;
+    runtime.class_order = config.ms_class_order;
     runtime.pools.pools = usize::from(config.ms_buffer_pools);
     runtime.busy_poll = config.ms_busy_poll;
     runtime.shared_memory = config.ms_shared_memory;

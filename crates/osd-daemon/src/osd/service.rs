@@ -2,15 +2,17 @@
 //!
 //! Contract: messages of one connection reach a core in the order in which they arrived, whichever
 //! workers read them: at once if the worker that read one is the PG's and none is on its way, else
-//! as a function sent to that worker. What no correct peer sends closes its connection, with a
+//! as a function sent to that worker. A core then serves them by their traffic class, which follows
+//! from the kind ([`crate::traffic`]). What no correct peer sends closes its connection, with a
 //! count and a line in the log; all others go on.
 
 use super::cut;
 use super::scrub;
 use super::shared::Shared;
 use super::side::Side;
+use crate::traffic::{Sender, class_of};
 use bytes::Bytes;
-use messenger::{Connection, Message, Service, Worker};
+use messenger::{Connection, Message, Service, TrafficClass, Worker};
 use protocol::monitor::PathCut;
 use protocol::recovery::RecoveryRequest;
 use protocol::shard::ShardHead;
@@ -45,7 +47,11 @@ impl Service for Dispatch {
             return answered
                 .unwrap_or_else(|| refuse(&self.shared, connection, message.kind, "malformed"));
         }
-        let pg = match Kind::from_u16(message.kind) {
+        let kind = Kind::from_u16(message.kind);
+        let Some(class) = kind.and_then(|kind| class_of(kind, Sender::Anyone)) else {
+            return refuse(&self.shared, connection, message.kind, "not for an osd");
+        };
+        let pg = match kind {
             Some(
                 Kind::Attach
                 | Kind::Write
@@ -83,31 +89,44 @@ impl Service for Dispatch {
             _ => return refuse(&self.shared, connection, message.kind, "not for an osd"),
         };
         match pg {
-            Some(pg) => self.hand_over(worker, connection, pg, message),
+            Some(pg) => self.hand_over(worker, connection, pg, class, message),
             None => refuse(&self.shared, connection, message.kind, "malformed"),
         }
     }
 }
 
 impl Dispatch {
-    fn hand_over(&self, worker: &Worker, connection: &Connection, pg: PgId, message: Message) {
+    fn hand_over(
+        &self,
+        worker: &Worker,
+        connection: &Connection,
+        pg: PgId,
+        class: TrafficClass,
+        message: Message,
+    ) {
         let owner = usize::from(pg.core(self.shared.config.osd_op_threads).get());
         if owner == worker.index() && connection.is_caught_up() {
-            return take(self.side.as_deref(), &self.shared, connection, message);
+            return take(self.side.as_deref(), &self.shared, connection, class, message);
         }
         let (shared, to) = (Arc::clone(&self.shared), connection.clone());
         connection.hand_over(worker, owner, move |worker| {
-            take(worker.local::<Side>().as_deref(), &shared, &to, message);
+            take(worker.local::<Side>().as_deref(), &shared, &to, class, message);
         });
     }
 }
 
 /// Lets the core of this worker take a message.
-fn take(side: Option<&Side>, shared: &Shared, connection: &Connection, message: Message) {
+fn take(
+    side: Option<&Side>,
+    shared: &Shared,
+    connection: &Connection,
+    class: TrafficClass,
+    message: Message,
+) {
     // a core that has stopped would take it and never answer
     let Some(side) = side.filter(|_| !shared.is_stopping()) else { return connection.close() };
     let kind = message.kind;
-    if side.core.handle(connection, message).is_err() {
+    if side.core.handle(connection, class, message).is_err() {
         refuse(shared, connection, kind, "malformed");
     }
 }

@@ -95,6 +95,7 @@ pub(super) fn open(
         sync_lanes: sync_lanes(config.filestore_op_threads, config.osd_op_threads),
         throttles: config.throttles.of_core(config.osd_op_threads),
         disk_threads: disk_threads_of_core(config.osd_disk_threads, config.osd_op_threads),
+        class_order: config.ms_class_order,
         ratios: config.ratios,
         cut_after_pg: config.path_cut == PathCut::MsgrPg,
         scrub_bytes_per_sec: (config.osd_scrub_bytes_per_sec / u64::from(config.osd_op_threads))

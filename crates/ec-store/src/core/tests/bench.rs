@@ -206,7 +206,7 @@ impl Bench {
             block_crcs,
             ..Message::new(TrafficClass::Client, kind.to_u16(), front, data)
         };
-        core.handle(&self.outlets[i], message).expect("well formed");
+        core.handle(&self.outlets[i], TrafficClass::Client, message).expect("well formed");
     }
 
     /// Waits until everything written is reported, or also stable.
@@ -288,7 +288,7 @@ impl Bench {
         self.cores[i]
             .as_ref()
             .expect("runs")
-            .handle(&self.outlets[i], message)
+            .handle(&self.outlets[i], TrafficClass::Client, message)
             .expect("well formed");
         for _ in 0..5000 {
             if let Some(reply) = self.outlets[i].replies.borrow_mut().remove(&id) {
@@ -378,7 +378,9 @@ impl Members for BenchMembers {
                 protocol::encode(&request),
                 Bytes::new(),
             );
-            core?.handle(&outlet, Message { id: 1, ..message }).expect("well formed");
+            core?
+                .handle(&outlet, TrafficClass::Background, Message { id: 1, ..message })
+                .expect("well formed");
             loop {
                 if let Some(reply) = outlet.replies.borrow_mut().remove(&1) {
                     return Some((

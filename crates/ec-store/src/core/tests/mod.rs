@@ -13,7 +13,7 @@ use super::{Core, CoreConfig};
 use crate::pg::{SessionTable, ShardView};
 use crate::superblock::DataDir;
 use bench::{Bench, FRAGMENT, SECTOR, config, object, pg, profile};
-use messenger::{Runtime, RuntimeConfig, Worker};
+use messenger::{Runtime, RuntimeConfig, TrafficClass, Worker};
 use protocol::shard::{AttachRequest, Op, SESSION_WINDOW_BYTES, Status};
 use protocol::{ClusterId, Kind, OsdId, Seq, SessionId, ShardSet};
 use std::path::Path;
@@ -436,7 +436,10 @@ fn strange_messages_are_refused() {
                 front,
                 bytes::Bytes::new(),
             );
-            assert!(core.handle(&bench.outlets[0], message).is_err(), "{kind:?}");
+            assert!(
+                core.handle(&bench.outlets[0], TrafficClass::Client, message).is_err(),
+                "{kind:?}"
+            );
         }
         let stale = ShardView {
             pg: crate::pg::PgView { profile: profile(), in_sync: ShardSet::first(3), ..bench.view },
@@ -463,7 +466,7 @@ fn strange_messages_are_refused() {
             front,
             bytes::Bytes::new(),
         );
-        core.handle(&bench.outlets[0], message).expect("well formed");
+        core.handle(&bench.outlets[0], TrafficClass::Client, message).expect("well formed");
         let ack = bench.outlets[0].acks.borrow_mut().pop_front().expect("an answer");
         assert_eq!(Status::from_u8(ack.status), Status::Fenced);
     });

@@ -113,7 +113,7 @@ fn background_jobs_take_so_many_threads_and_no_more() {
         for gate in gates {
             let core = core.clone();
             worker.spawn(async move {
-                core.background(move || gate.recv().is_ok()).await.map(drop).expect("it ends")
+                core.background(0, move || gate.recv().is_ok()).await.map(drop).expect("it ends")
             });
         }
         wait_for(&worker, || core.stats().disk_jobs == 2).await;

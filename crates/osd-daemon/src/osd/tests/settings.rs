@@ -49,6 +49,18 @@ fn a_running_osd_shows_its_settings_and_changes_those_that_are_live() {
             "{changed:?}"
         );
     }
+    for (key, value) in [("ms_class_weights", "off"), ("ms_class_weights", "I=64,II=100,III=1")] {
+        let changed = ask(&cluster, osd, &set(key, value));
+        assert!(
+            matches!(&changed, AdminReply::Changed(setting) if setting.value == value),
+            "{changed:?}"
+        );
+    }
+    let never = ask(&cluster, osd, &set("ms_class_weights", "I=64,II=64,III=0"));
+    assert!(
+        matches!(&never, AdminReply::Refused(why) if why.contains("class III (background) is 0")),
+        "{never:?}"
+    );
     let changed = ask(&cluster, osd, &set("ms_max_events", "5000"));
     assert!(
         matches!(&changed, AdminReply::Changed(setting) if setting.value == "5000"),

@@ -61,3 +61,52 @@ fn locks_of_the_settings_and_of_a_memstore_are_listed() {
         );
     }
 }
+
+/// (served, waiting) of a class of the cores of an OSD.
+fn class_of(cluster: &TestCluster, osd: usize, class: &str) -> (u64, u64) {
+    let report = ask(cluster, cluster.osd(osd).addr()).swap_remove(0);
+    let found = report.classes.iter().find(|stats| stats.queue == "core" && stats.class == class);
+    let stats = found.unwrap_or_else(|| panic!("no class {class}: {:?}", report.classes));
+    (stats.served, stats.queued)
+}
+
+#[test]
+fn a_client_that_marks_everything_class_one_is_not_believed() {
+    use protocol::recovery::{RecoveryBody, RecoveryRequest};
+    let cluster = TestCluster::start(1, Mapping::CoreAffine);
+    let osd = cluster.osd(0);
+    wait_until("it has a map", || osd.map().is_some());
+    let map = osd.map().expect("a map");
+    let (&pg, info) = map.pgs.iter().next().expect("a placement group");
+    let connection = cluster.connect(osd.addr());
+    let before = ["I", "II", "III"].map(|class| class_of(&cluster, 0, class).0);
+    let noted = |number: u8| RecoveryRequest {
+        pg,
+        epoch: info.epoch,
+        from: protocol::ShardIndex::new(number % 3),
+        body: RecoveryBody::Noted,
+    };
+    for number in 0..50 {
+        let front = protocol::encode(&noted(number));
+        let kind = Kind::Recovery.to_u16();
+        let message = Message::new(TrafficClass::Control, kind, front, Bytes::new());
+        block_on(connection.call(message, PATIENCE)).expect("an answer, in its turn");
+    }
+    let session = SessionId::new(u64::MAX);
+    let head = ShardHead::new(pg, info.epoch, session, AttachId::new(1), Seq::default());
+    let request = protocol::shard::ReadRequest {
+        head,
+        after: 0.into(),
+        object: protocol::ObjectId { gfid: protocol::Gfid::of_inode(7), index: 0 }.into(),
+        offset: 0.into(),
+        length: 512.into(),
+    };
+    let front = Bytes::copy_from_slice(request.as_bytes());
+    let read = Message::new(TrafficClass::Control, Kind::Read.to_u16(), front, Bytes::new());
+    block_on(connection.call(read, PATIENCE)).expect("refused, but answered");
+    let after = ["I", "II", "III"].map(|class| class_of(&cluster, 0, class).0);
+    assert_eq!(after[0], before[0], "nothing is of class I because its frame says so");
+    assert!(after[1] > before[1] && after[2] >= before[2] + 50, "{before:?} {after:?}");
+    assert_eq!(class_of(&cluster, 0, "III").1, 0, "nothing waits any more");
+    connection.close();
+}
