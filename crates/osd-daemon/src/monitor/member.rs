@@ -8,8 +8,8 @@
 //! of the leader's own, is answered after a majority has followed since. One that follows publishes
 //! what is committed, shows what it has, and leaves the rest to the leader.
 //!
-//! A leader that is deposed drops its [`Monitor`] with all that was not committed, and tells whoever
-//! waits that it does not lead.
+//! A leader that is deposed drops its [`Monitor`] with all that was not committed, and tells
+//! whoever waits that it does not lead.
 
 use super::batch::{Batch, Leading};
 use super::desk::{Answer, Desk};
