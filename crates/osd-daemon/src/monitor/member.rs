@@ -461,7 +461,8 @@ impl Member {
         if now < self.keep_at {
             return;
         }
-        let Some((mut store, persists)) = self.replica.as_mut().and_then(Replica::to_keep) else {
+        let Some((mut store, persists)) = self.replica.as_mut().and_then(Replica::take_unkept)
+        else {
             return;
         };
         let (worker, inbox) = (self.worker.clone(), Arc::clone(&self.inbox));
