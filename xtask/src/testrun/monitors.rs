@@ -1,5 +1,5 @@
-//! Three monitors: any one of them is killed, stopped or started again, and the cluster goes on; two
-//! of them are gone, and it says so; all of them die, and the same cluster comes back.
+//! Three monitors: any one of them is killed, stopped or started again, and the cluster goes on;
+//! two of them are gone, and it says so; all of them die, and the same cluster comes back.
 
 use super::kills::Writers;
 use super::report::Report;

@@ -8,8 +8,8 @@
 //! of the leader's own, is answered after a majority has followed since. One that follows publishes
 //! what is committed, shows what it has, and leaves the rest to the leader.
 //!
-//! A leader that is deposed drops its [`Monitor`] with all that was not committed, and tells whoever
-//! waits that it does not lead.
+//! A leader that is deposed drops its [`Monitor`] with all that was not committed, and tells
+//! whoever waits that it does not lead.
 
 use super::batch::{Batch, Leading};
 use super::desk::{Answer, Desk, speaks_for};
@@ -464,7 +464,8 @@ impl Member {
         if now < self.keep_at {
             return;
         }
-        let Some((mut store, persists)) = self.replica.as_mut().and_then(Replica::to_keep) else {
+        let Some((mut store, persists)) = self.replica.as_mut().and_then(Replica::take_unkept)
+        else {
             return;
         };
         let (worker, inbox) = (self.worker.clone(), Arc::clone(&self.inbox));

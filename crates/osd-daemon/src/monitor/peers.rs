@@ -110,13 +110,13 @@ impl Peers {
                             peer.dialed.remove(&lane);
                         }
                     }
-                    ConnState::Up if !dialed.greeted || again => {
-                        if !dialed.greeted || now >= dialed.greeted_at + HELLO_EVERY {
-                            (dialed.greeted, dialed.greeted_at) = (true, now);
-                            let hello = MonitorHello { bulk: lane == Lane::Bulk, ..hello.clone() };
-                            let at = (*node, lane, dialed.connection.clone());
-                            worker.spawn(greet(at, hello, Arc::clone(&self.inbox)));
-                        }
+                    ConnState::Up
+                        if !dialed.greeted || again && now >= dialed.greeted_at + HELLO_EVERY =>
+                    {
+                        (dialed.greeted, dialed.greeted_at) = (true, now);
+                        let hello = MonitorHello { bulk: lane == Lane::Bulk, ..hello.clone() };
+                        let at = (*node, lane, dialed.connection.clone());
+                        worker.spawn(greet(at, hello, Arc::clone(&self.inbox)));
                     }
                     _ => {}
                 }
@@ -261,7 +261,7 @@ struct FromPeer {
 impl Service for FromPeer {
     fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
         let frame = match Kind::from_u16(message.kind) {
-            Some(Kind::Consensus) if !message.is_request() => Frame::decode(message.data.into()),
+            Some(Kind::Consensus) if !message.is_request() => Frame::decode(message.data),
             _ => {
                 tracing::warn!(node = self.node.0, kind = message.kind, "not for a monitor");
                 return connection.close();

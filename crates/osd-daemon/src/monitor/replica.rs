@@ -2,7 +2,7 @@
 //! committed.
 //!
 //! Contract: no socket and no thread. The owner brings frames and time, carries out what
-//! [`Replica::drive`] gives, and writes what [`Replica::to_keep`] hands out, on an I/O thread.
+//! [`Replica::drive`] gives, and writes what [`Replica::take_unkept`] hands out, on an I/O thread.
 //!
 //! Rule: CommitPublish - [`Replica::state`] is what is committed; nothing else is published or
 //! answered. Rule: HardSync - `consensus` sends what depends on a promise only when
@@ -279,7 +279,7 @@ impl Replica {
     }
 
     /// What is to be written now, and where; [`Replica::kept`] brings the store back.
-    pub fn to_keep(&mut self) -> Option<(LogStore, Vec<Persist>)> {
+    pub fn take_unkept(&mut self) -> Option<(LogStore, Vec<Persist>)> {
         if self.unkept.is_empty() {
             return None;
         }
