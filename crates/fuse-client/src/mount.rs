@@ -125,7 +125,8 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     }
 }
 
-/// Says at once when nothing listens at any of the addresses: the session itself would go on trying.
+/// Says at once when nothing listens at any of the addresses: the session itself would go on
+/// trying.
 fn probe(address: &str) -> Result<(), MountError> {
     // What is no address is told by the session.
     let Ok(places) = address.parse::<HostPorts>() else { return Ok(()) };

@@ -2,8 +2,8 @@
 //!
 //! Contract: done once, when a process starts. A resolver that does not know a name, or a monitor
 //! with several addresses none of which answers, may come up a little later, as after a power cut:
-//! both are tried again for [`WAIT_MAX`]. Of several monitors those that run elsewhere are looked up
-//! when they are dialled, and again after a failure.
+//! both are tried again for [`WAIT_MAX`]. Of several monitors those that run elsewhere are looked
+//! up when they are dialled, and again after a failure.
 
 use crate::config::{Config, MDS_PORT, Monitors, OSD_PORT, OsdPlace, Role};
 use messenger::address::{HostPort, HostPorts, first_that_listens};

@@ -1,8 +1,8 @@
 //! How members end what returning shards hold, and whom a returning shard asks for pieces.
 //!
-//! Contract: a hold ([`crate::pg::shard`], `hold`) delays applying and trimming, so that the journal
-//! grows beside it, and sessions are asked to begin no more writes when that is full: nobody waits
-//! for longer than [`HOLD_MAX`]. [`Turns`] is pure.
+//! Contract: a hold ([`crate::pg::shard`], `hold`) delays applying and trimming, so that the
+//! journal grows beside it, and sessions are asked to begin no more writes when that is full:
+//! nobody waits for longer than [`HOLD_MAX`]. [`Turns`] is pure.
 
 use super::{Core, Outlet};
 use protocol::{ObjectId, PgId, ShardIndex, ShardSet};

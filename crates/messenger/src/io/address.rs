@@ -2,8 +2,8 @@
 //!
 //! Contract: [`HostPort`] only checks the form; names are looked up when it is used
 //! ([`HostPort::resolve`]), on the calling thread, which may take seconds. A name may have several
-//! addresses; [`first_that_listens`] says which of them serves. [`HostPorts`] is a list of them, for
-//! a service that runs on several machines.
+//! addresses; [`first_that_listens`] says which of them serves. [`HostPorts`] is a list of them,
+//! for a service that runs on several machines.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

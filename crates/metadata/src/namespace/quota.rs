@@ -447,8 +447,8 @@ impl<S: Store> Namespace<S> {
         }
     }
 
-    /// A file comes back from the trash into a directory, and is to be saved: it counts for the realm
-    /// of that from now on, whatever it counted for. EDQUOT if it does not fit.
+    /// A file comes back from the trash into a directory, and is to be saved: it counts for the
+    /// realm of that from now on, whatever it counted for. EDQUOT if it does not fit.
     pub(super) fn readmit(&mut self, dir: &Found, found: &mut Found) -> OpResult<()> {
         let realm = self.quotas.live(dir.inode.realm);
         if self.quotas.live(found.inode.realm) == realm {

@@ -65,8 +65,8 @@ impl PgShard {
         }
     }
 
-    /// Ends the object's hold, if there is one: after a restart its file may pass its checksums only
-    /// when more is applied.
+    /// Ends the object's hold, if there is one: after a restart its file may pass its checksums
+    /// only when more is applied.
     pub fn let_go(&mut self, object: ObjectId) {
         if let Some(number) = self.hold_number(object) {
             self.end_hold(object, number);
