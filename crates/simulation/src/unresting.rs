@@ -17,6 +17,10 @@ const WAY_STEPS_MAX: usize = 800;
 /// end.
 const OTHER_STEPS_MAX: usize = 400;
 
+/// Steps of ways back after which a hold is over, as after `HOLD_MAX` of the product: more than
+/// an object takes.
+const HOLD_STEPS_MAX: usize = 120;
+
 /// A step of a way back?
 fn is_of_way(act: &Act) -> bool {
     matches!(act, Act::Way { .. } | Act::Serve { .. })
@@ -58,7 +62,14 @@ pub fn write_on(
     acts: &mut Vec<Act>,
     trace: &mut Vec<Act>,
 ) -> Check {
-    for _ in 0..WAY_STEPS_MAX {
+    for steps in 1..=WAY_STEPS_MAX {
+        if steps % HOLD_STEPS_MAX == 0 {
+            world.acts(acts);
+            acts.retain(|act| matches!(act, Act::HoldsEnd { .. }));
+            for act in std::mem::take(acts) {
+                step(world, act, trace)?;
+            }
+        }
         for _ in 0..OTHER_STEPS_MAX {
             world.acts(acts);
             acts.retain(is_other);
