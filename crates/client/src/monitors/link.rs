@@ -108,6 +108,9 @@ struct State {
     is_closed: bool,
     /// Answers in a row that named no leader.
     leaderless: u32,
+    /// When it last went to a leader that was named: two that follow may name each other, for a
+    /// moment.
+    moved: Option<Instant>,
 }
 
 /// Makes what is told of a connection, on its worker.
@@ -116,7 +119,8 @@ type MakeEvents = dyn Fn(&Worker) -> Rc<dyn MonitorEvents> + Send + Sync;
 struct Inner {
     handle: Handle,
     config: LinkConfig,
-    make: Box<MakeEvents>,
+    /// Until it is closed: what it has may have the link.
+    make: ContentionMutex<Option<Arc<MakeEvents>>>,
     state: ContentionMutex<State>,
 }
 
@@ -147,9 +151,11 @@ impl MonitorLink {
             is_seeking: false,
             is_closed: false,
             leaderless: 0,
+            moved: None,
         };
         let state = ContentionMutex::new(handle.locks(), "monitor link", state);
-        let make = Box::new(make);
+        let make: Option<Arc<MakeEvents>> = Some(Arc::new(make));
+        let make = ContentionMutex::new(handle.locks(), "monitor link", make);
         let inner = Arc::new(Inner { handle: handle.clone(), config, make, state });
         match first.filter(|_| monitors.only().is_some()) {
             Some(addr) => {
@@ -223,10 +229,21 @@ impl MonitorLink {
         state.is_closed = true;
         let current = state.current.take();
         drop(state);
+        let made = self.0.make.lock().take();
+        drop(made);
         if let Some(current) = current {
             current.connection.close();
         }
     }
+}
+
+/// Who is told of connections of a link that is closed.
+struct Nobody;
+
+impl MonitorEvents for Nobody {
+    fn on_message(&self, _worker: &Worker, _connection: &Connection, _message: Message) {}
+
+    fn on_up(&self, _worker: &Worker, _resumed: bool) {}
 }
 
 /// What became of a connection that was dialled beside the current one.
@@ -271,9 +288,14 @@ impl Inner {
         }
         let (inner, link) = (Arc::clone(self), Arc::downgrade(self));
         self.handle.connect(*worker, to, move |worker| {
-            let owner = (inner.make)(worker);
+            let owner = inner.events(worker);
             Rc::new(LinkService { link, number, owner, told: RefCell::new(told) })
         })
+    }
+
+    fn events(&self, worker: &Worker) -> Rc<dyn MonitorEvents> {
+        let make = self.make.lock().clone();
+        make.map_or_else(|| Rc::new(Nobody) as Rc<dyn MonitorEvents>, |make| make(worker))
     }
 
     /// Why nothing can be asked any more.
@@ -299,8 +321,9 @@ impl Inner {
             return;
         };
         let named = leader.filter(|leader| *leader != here);
-        if named.is_some_and(|leader| state.monitors.hint(leader)) {
-            state.leaderless = 0;
+        let is_calm = state.moved.is_none_or(|moved| moved.elapsed() >= RETRY_PAUSE);
+        if is_calm && named.is_some_and(|leader| state.monitors.hint(leader)) {
+            (state.leaderless, state.moved) = (0, Some(Instant::now()));
         } else {
             state.leaderless += 1;
             if state.leaderless < LEADERLESS_MAX {
@@ -379,7 +402,7 @@ impl Inner {
         drop(state);
         connection.close();
         if let (Outcome::Wrong(refusal), true) = (&outcome, is_over) {
-            (self.make)(worker).on_refused(refusal);
+            self.events(worker).on_refused(refusal);
         }
         false
     }
