@@ -26,7 +26,12 @@ pub fn two_refuse(bench: &Bench, rig: &Rig) -> Outcome {
     trefoil(bench, rig, &mount, 60)?;
     let outcome = restarted(bench, rig, &point);
     trefoil(bench, rig, &format!("fuse-client umount '{}'", point.display()), 60)?;
-    outcome
+    outcome?;
+    // the other mount dials its only monitor again by itself, and is asked by later tests
+    rig.wait_for(bench, "the other mount to be connected again", 60, || {
+        let shown = trefoil(bench, rig, "trefoil locks --json --filter connection", 60)?.stdout;
+        Ok(shown.contains("\"client."))
+    })
 }
 
 /// The session of this mount.
