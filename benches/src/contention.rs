@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use crate::error::BenchError;
+use crate::error::{BenchError, exit_code};
 use crate::machine::{self, Machine};
 use crate::model;
 use crate::report::{self, Material, Origin};
@@ -41,16 +41,7 @@ struct Args {
 /// Runs the bench with the arguments of the process.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    match run(&args, &command(std::env::args().skip(1))) {
-        Ok(dir) => {
-            println!("report: {}", dir.join("report.md").display());
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&args, &command(std::env::args().skip(1))))
 }
 
 /// The command for a report, without where it was written.

@@ -1,11 +1,26 @@
-//! Why a run ended without a report.
+//! Why a run ended without a report, and how it ends.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use client::ClientError;
 use ec_store::cluster_lock::Unexpected;
 use ec_store::fragment::FragmentError;
 use messenger::{CallError, ListenError, RuntimeError};
+
+/// Says where the report of a bench is, or why there is none.
+pub(crate) fn exit_code(result: Result<PathBuf, BenchError>) -> ExitCode {
+    match result {
+        Ok(dir) => {
+            println!("report: {}", dir.join("report.md").display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]

@@ -23,7 +23,7 @@ use messenger::{
 use serde::Serialize;
 
 use crate::daemon::{BLOCK_BYTES, Daemon, Done, Load, Program};
-use crate::error::BenchError;
+use crate::error::{BenchError, exit_code};
 use crate::machine::{self, Machine};
 use crate::report;
 use crate::stats::{median, ratio};
@@ -144,16 +144,7 @@ struct Summary {
 
 /// Runs the bench with the arguments of the process.
 pub fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(dir) => {
-            println!("report: {}", dir.join("report.md").display());
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&Args::parse()))
 }
 
 fn run(args: &Args) -> Result<PathBuf, BenchError> {

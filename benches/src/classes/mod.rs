@@ -18,7 +18,7 @@ use clap::Parser;
 use messenger::ClassOrder;
 
 use crate::daemon::Program;
-use crate::error::BenchError;
+use crate::error::{BenchError, exit_code};
 use crate::machine::{self, Machine};
 use heal::HealRound;
 use queues::QueueRound;
@@ -93,16 +93,7 @@ struct Measured {
 
 /// Runs the bench with the arguments of the process.
 pub fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(dir) => {
-            println!("report: {}", dir.join("report.md").display());
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&Args::parse()))
 }
 
 fn run(args: &Args) -> Result<PathBuf, BenchError> {

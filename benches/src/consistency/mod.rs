@@ -30,7 +30,7 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use crate::error::BenchError;
+use crate::error::{BenchError, exit_code};
 use crate::machine::{self, Machine};
 use crate::report::Origin;
 use crate::runner;
@@ -76,16 +76,7 @@ struct Args {
 pub fn main() -> ExitCode {
     let args = Args::parse();
     let command: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    match run(&args, format!("cargo xtask bench consistency {}", command.join(" ")).trim()) {
-        Ok(dir) => {
-            println!("report: {}", dir.join("report.md").display());
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&args, format!("cargo xtask bench consistency {}", command.join(" ")).trim()))
 }
 
 fn run(args: &Args, command: &str) -> Result<PathBuf, BenchError> {

@@ -198,6 +198,24 @@ pub enum Act {
 }
 
 impl Act {
+    /// Something that a program begins, or that a slow network still brings: without any, walks
+    /// come to rest.
+    pub fn is_new(&self) -> bool {
+        matches!(
+            self,
+            Act::Write { .. }
+                | Act::Read { .. }
+                | Act::ReadCached { .. }
+                | Act::Ask { .. }
+                | Act::AskRead { .. }
+                | Act::Open
+                | Act::Close { .. }
+                | Act::LateRequest { .. }
+                | Act::LateReply { .. }
+                | Act::ServeLate { .. }
+        )
+    }
+
     /// Fills in what was left open.
     #[must_use]
     pub fn with(mut self, draw: u32) -> Self {

@@ -29,22 +29,7 @@ fn is_of_way(act: &Act) -> bool {
 /// What happens by itself between two steps of a way back, and comes to an end. A hold lasts longer
 /// than a question and its answer.
 fn is_other(act: &Act) -> bool {
-    !is_of_way(act)
-        && !matches!(
-            act,
-            Act::Write { .. }
-                | Act::Read { .. }
-                | Act::ReadCached { .. }
-                | Act::Ask { .. }
-                | Act::AskRead { .. }
-                | Act::Open
-                | Act::Close { .. }
-                | Act::GiveBack { .. }
-                | Act::LateRequest { .. }
-                | Act::LateReply { .. }
-                | Act::ServeLate { .. }
-                | Act::HoldsEnd { .. }
-        )
+    !is_of_way(act) && !act.is_new() && !matches!(act, Act::GiveBack { .. } | Act::HoldsEnd { .. })
 }
 
 /// What is possible without an end.

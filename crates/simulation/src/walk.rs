@@ -355,20 +355,9 @@ fn rest(world: &mut World, rng: &mut Rng, acts: &mut Vec<Act>, trace: &mut Vec<A
     for n in 0..REST_STEPS_MAX {
         world.acts(acts);
         acts.retain(|act| {
-            !matches!(
-                act,
-                Act::Write { .. }
-                    | Act::Read { .. }
-                    | Act::ReadCached { .. }
-                    | Act::Ask { .. }
-                    | Act::AskRead { .. }
-                    | Act::Renew { .. }
-                    | Act::Open
-                    | Act::LateRequest { .. }
-                    | Act::LateReply { .. }
-                    | Act::ServeLate { .. }
-                    | Act::Close { .. }
-            ) && !matches!(act, Act::MarkDown { i } if !world.nodes[*i].run)
+            !act.is_new()
+                && !matches!(act, Act::Renew { .. })
+                && !matches!(act, Act::MarkDown { i } if !world.nodes[*i].run)
         });
         if (n % 8 == 0 || acts.is_empty()) && world.is_over() {
             world.cover("clean end");

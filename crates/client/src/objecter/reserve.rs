@@ -8,15 +8,13 @@
 
 use super::local::Local;
 use super::pg::PgIo;
-use super::read::{Ask, Failure, Failures, ask, gather};
+use super::stat::ask_shards;
 use super::{FileRef, LocalIo, join_all};
 use crate::error::ClientError;
 use ec_store::layout::{Layout, ObjectPiece};
 use messenger::Message;
 use protocol::shard::{Op, SpaceReply, Status};
 use protocol::{Kind, ObjectId, OsdId, ShardIndex, ShardSet};
-use smallvec::SmallVec;
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -46,35 +44,6 @@ async fn ask_each(
     range: &Range<u64>,
     shards_of: impl Fn(&PgIo) -> ShardSet,
 ) -> Result<Vec<Told>, ClientError> {
-    let mut failures = Failures::default();
-    loop {
-        local.session_usable(pg).await?;
-        let seen = pg.changed().version();
-        let shards = shards_of(pg);
-        let are_there = |usable: ShardSet| !shards.is_empty() && shards.minus(usable).is_empty();
-        if !are_there(pg.usable(local).minus(failures.excluded())) {
-            failures.wait(local, pg, seen, are_there).await?;
-            continue;
-        }
-        match attempt(local, pg, kind, object, range, shards).await {
-            Ok(told) => return Ok(told),
-            Err(failure) => failures.add(local, pg, failure)?,
-        }
-    }
-}
-
-async fn attempt(
-    local: &Rc<Local>,
-    pg: &PgIo,
-    kind: Kind,
-    object: ObjectId,
-    range: &Range<u64>,
-    shards: ShardSet,
-) -> Result<Vec<Told>, Failure> {
-    let mut asks: SmallVec<[Ask; 4]> = SmallVec::new();
-    for shard in shards.iter() {
-        asks.push(ask(local, pg, kind, object, shard, range)?);
-    }
     let parse = |message: &Message| {
         let reply = SpaceReply::read_from_prefix(&message.front).ok().map(|(reply, _)| reply);
         reply.filter(|_| message.kind == Kind::SpaceReply.to_u16())
@@ -88,7 +57,11 @@ async fn attempt(
         };
         Some((status, Some(reply.attach.get())))
     };
-    gather(local, pg, &mut asks, &Cell::default(), status_of).await?;
+    let all = |pg: &PgIo, usable: ShardSet| {
+        let shards = shards_of(pg);
+        (!shards.is_empty() && shards.minus(usable).is_empty()).then_some(shards)
+    };
+    let answers = ask_shards(local, pg, kind, object, range, all, status_of).await?;
     let told = |(shard, message): (ShardIndex, Message)| {
         let reply = parse(&message)?;
         Some(Told {
@@ -99,7 +72,7 @@ async fn attempt(
             is_full: Status::from_u8(reply.status) == Status::NoSpace,
         })
     };
-    Ok(asks.into_iter().filter_map(Ask::into_answer).filter_map(told).collect())
+    Ok(answers.into_iter().filter_map(told).collect())
 }
 
 /// Has a range of these shards' fragments all the space that a write of it takes? Not if a shard
@@ -159,7 +132,7 @@ impl LocalIo {
                 }
                 for Told { osd, missing, free, .. } in told {
                     let (sum, least) = disks.entry(osd).or_insert((0, u64::MAX));
-                    (*sum, *least) = (*sum + missing, free.min(*least));
+                    (*sum, *least) = (sum.saturating_add(missing), free.min(*least));
                     if *sum > *least {
                         return Err(ClientError::NoSpace(osd));
                     }

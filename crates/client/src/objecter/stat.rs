@@ -10,7 +10,7 @@ use super::read::{Ask, Failure, Failures, ask, gather};
 use crate::error::ClientError;
 use messenger::Message;
 use protocol::shard::{ExtentsReply, ObjectsReply, StatReply, Status};
-use protocol::{Kind, ObjectId, ShardSet};
+use protocol::{Kind, ObjectId, ShardIndex, ShardSet};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ops::Range;
@@ -29,7 +29,7 @@ pub(super) struct ObjectStat {
 }
 
 /// Asks every usable shard, at least k, the same; returns the answers.
-async fn ask_shards(
+async fn ask_usable(
     local: &Rc<Local>,
     pg: &PgIo,
     kind: Kind,
@@ -38,16 +38,31 @@ async fn ask_shards(
     status_of: impl Fn(&Message) -> Option<(Status, Option<u64>)>,
 ) -> Result<Vec<Message>, ClientError> {
     let k = u32::from(pg.layout.profile().k());
+    let at_least_k = |_: &PgIo, usable: ShardSet| (usable.len() >= k).then_some(usable);
+    let answers = ask_shards(local, pg, kind, object, range, at_least_k, status_of).await?;
+    Ok(answers.into_iter().map(|(_, message)| message).collect())
+}
+
+/// Asks shards the same; returns all their answers. `shards_of`: which of those that are usable;
+/// `None`: they are not enough, and others are waited for.
+pub(super) async fn ask_shards(
+    local: &Rc<Local>,
+    pg: &PgIo,
+    kind: Kind,
+    object: ObjectId,
+    range: &Range<u64>,
+    shards_of: impl Fn(&PgIo, ShardSet) -> Option<ShardSet>,
+    status_of: impl Fn(&Message) -> Option<(Status, Option<u64>)>,
+) -> Result<Vec<(ShardIndex, Message)>, ClientError> {
     let mut failures = Failures::default();
     loop {
         local.session_usable(pg).await?;
         let seen = pg.changed().version();
-        let usable = pg.usable(local).minus(failures.excluded());
-        if usable.len() < k {
-            failures.wait(local, pg, seen, |set| set.len() >= k).await?;
+        let Some(shards) = shards_of(pg, pg.usable(local).minus(failures.excluded())) else {
+            failures.wait(local, pg, seen, |set| shards_of(pg, set).is_some()).await?;
             continue;
-        }
-        match attempt(local, pg, kind, object, range, usable, &status_of).await {
+        };
+        match attempt(local, pg, kind, object, range, shards, &status_of).await {
             Ok(answers) => return Ok(answers),
             Err(failure) => failures.add(local, pg, failure)?,
         }
@@ -60,15 +75,15 @@ async fn attempt(
     kind: Kind,
     object: ObjectId,
     range: &Range<u64>,
-    usable: ShardSet,
+    shards: ShardSet,
     status_of: impl Fn(&Message) -> Option<(Status, Option<u64>)>,
-) -> Result<Vec<Message>, Failure> {
+) -> Result<Vec<(ShardIndex, Message)>, Failure> {
     let mut asks: SmallVec<[Ask; 4]> = SmallVec::new();
-    for shard in usable.iter() {
+    for shard in shards.iter() {
         asks.push(ask(local, pg, kind, object, shard, range)?);
     }
     gather(local, pg, &mut asks, &Cell::default(), status_of).await?;
-    Ok(asks.into_iter().filter_map(Ask::into_answer).map(|(_, message)| message).collect())
+    Ok(asks.into_iter().filter_map(Ask::into_answer).collect())
 }
 
 /// What the shards know of an object.
@@ -84,15 +99,17 @@ pub(super) async fn stat(
         let reply = parse(message).filter(|_| message.kind == Kind::StatReply.to_u16())?;
         Some((Status::from_u8(reply.status), Some(reply.attach.get())))
     };
-    let answers = ask_shards(local, pg, Kind::Stat, object, &(0..0), status_of).await?;
+    let answers = ask_usable(local, pg, Kind::Stat, object, &(0..0), status_of).await?;
     let replies: Vec<StatReply> = answers.iter().filter_map(parse).collect();
     let logical_end = replies.iter().map(|reply| reply.logical_end.get()).max().unwrap_or(0);
-    let sum: u64 = replies.iter().map(|reply| reply.allocated.get()).sum();
+    let told = replies.iter().map(|reply| reply.allocated.get());
+    let sum = told.fold(0u64, u64::saturating_add);
     Ok(ObjectStat {
         exists: replies.iter().any(|reply| reply.flags & 1 == 1),
         // what a writer said of it: no more than an object holds
         logical_end: logical_end.min(pg.layout.profile().object_bytes()),
-        allocated: sum * u64::from(pg.layout.profile().k()) / (replies.len() as u64).max(1),
+        allocated: sum.saturating_mul(pg.layout.profile().k().into())
+            / (replies.len() as u64).max(1),
     })
 }
 
@@ -114,7 +131,7 @@ pub(super) async fn extents(
     let mut from = whole.start;
     while from < whole.end {
         let answers =
-            ask_shards(local, pg, Kind::Extents, object, &(from..whole.end), status_of).await?;
+            ask_usable(local, pg, Kind::Extents, object, &(from..whole.end), status_of).await?;
         let replies: Vec<ExtentsReply> = answers.iter().filter_map(parse).collect();
         // Beyond the end of a cut answer its shard may hold more: the next question begins there.
         let ends = replies.iter().filter(|reply| reply.more);
@@ -175,11 +192,12 @@ async fn objects_asked(
     let (mut found, mut bytes) = (Vec::new(), 0);
     let (mut from, asked) = (first, 0..u64::from(measures));
     loop {
-        let answers = ask_shards(local, pg, Kind::Objects, from, &asked, status_of).await?;
+        let answers = ask_usable(local, pg, Kind::Objects, from, &asked, status_of).await?;
         let replies: Vec<ObjectsReply> = answers.iter().filter_map(parse).collect();
         let page = page_of(&replies, from.index, end);
-        bytes += taken_of(&replies, &page.indexes) * u64::from(pg.layout.profile().k())
-            / (replies.len() as u64).max(1);
+        let taken = taken_of(&replies, &page.indexes);
+        let user = taken.saturating_mul(pg.layout.profile().k().into());
+        bytes = u64::saturating_add(bytes, user / (replies.len() as u64).max(1));
         found.extend(page.indexes);
         match page.next {
             Some(index) => from.index = index,

@@ -125,7 +125,7 @@ pub struct CoreConfig {
     /// I/O threads that scrubs, rebuilding and returning space take at a time, at least one.
     /// Default 1.
     pub disk_threads: u64,
-    /// How class III takes turns with clients on the core's thread. Default: by weight.
+    /// How class III takes turns with clients on the core's thread. Default: it does not.
     pub class_order: ClassOrder,
     /// Shares of the disk at which sessions are told that it is full (default 0.95), and at which
     /// backfill pauses (0.90).

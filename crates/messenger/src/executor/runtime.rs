@@ -44,7 +44,7 @@ pub struct RuntimeConfig {
     /// [`Handle::set_blocking_threads_max`].
     pub blocking_threads_max: usize,
     /// Which of the jobs that wait for an I/O thread is next, at first; see
-    /// [`Handle::set_class_order`]. By weight unless set otherwise.
+    /// [`Handle::set_class_order`]. As they come unless set otherwise.
     pub class_order: ClassOrder,
     /// Pools of data buffers.
     pub pools: PoolConfig,

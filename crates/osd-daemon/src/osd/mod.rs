@@ -108,7 +108,7 @@ pub struct OsdConfig {
     pub ms_placement: PlacementConfig,
     /// Events that a worker takes at once. Default auto.
     pub ms_max_events: MaxEvents,
-    /// How traffic classes share the I/O threads and the cores. Default by weight.
+    /// How traffic classes share the I/O threads and the cores. Default: as they come.
     pub ms_class_order: ClassOrder,
     /// Buffer pools. Default 4.
     pub ms_buffer_pools: u16,
